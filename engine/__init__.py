@@ -1,0 +1,1 @@
+"""The engine room: scheduling, drafting, verification and KV bookkeeping; knows nothing of HTTP."""

@@ -1,0 +1,159 @@
+"""What the engine gives back: plain values, one batch of them per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # EOS, a stop id or a stop string
+    LENGTH = "length"  # max_tokens or the end of the context
+    ABORT = "abort"  # by the client, or the engine is going down
+    ERROR = "error"  # this request failed; others go on
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationMetrics:
+    """What was drafted and kept for one request. Tokens after a stop are in no figure."""
+
+    verifier: str
+    exact: bool
+    num_spec_steps: int = 0  # steps whose tree held at least one candidate
+    num_draft_tokens: int = 0  # candidates verified by the target, over all trees
+    num_spec_tokens: int = 0  # most candidates one path could have kept, over all steps
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: tuple[int, ...] = ()  # [a]: steps that kept a candidates
+    accepted_by_depth: tuple[int, ...] = ()  # [d]: candidates kept at depth d + 1
+    proposed_by_depth: tuple[int, ...] = ()  # [d]: steps that had candidates at depth d + 1
+    accepted_by_child: tuple[int, ...] = ()  # [c]: kept candidates that were child c of their node
+    draft_ms: float = 0.0  # this request's even share of the time of each step it was in
+    verify_ms: float = 0.0
+    overhead_ms: float = 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens per speculative step, the correction or bonus token included."""
+        return 1.0 + self.num_accepted_draft_tokens / max(1, self.num_spec_steps)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Kept candidates over the most that paths could have kept, in [0, 1]."""
+        return self.num_accepted_draft_tokens / max(1, self.num_spec_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """Times of one request, in milliseconds, and its speculation figures."""
+
+    queue_time_ms: float
+    prefill_time_ms: float  # first scheduled to first token
+    time_to_first_token_ms: float  # arrival to first token
+    generation_time_ms: float  # first token to last token
+    e2e_ms: float
+    mean_itl_ms: float
+    tokens_per_second: float
+    num_preemptions: int
+    speculation: SpeculationMetrics | None = None  # None: not asked for, or no draft
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int  # delivered tokens only; an EOS that ended the answer counts
+    cached_tokens: int = 0  # prompt tokens whose KV came from the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """News of one request: the text and tokens since the last one.
+
+    ``text`` may lag behind ``token_ids``: it is held back while it may still turn out to be a stop
+    string or an incomplete character. The concatenation over all outputs is the whole answer.
+    ``usage`` covers everything so far; ``metrics`` is set once, with ``finish_reason``.
+    """
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    usage: Usage
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop id or string; None for EOS
+    metrics: RequestMetrics | None = None
+    error: str | None = None  # with FinishReason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """One verifier's share of one step, over all requests that used it."""
+
+    verifier: str
+    exact: bool
+    num_drafts: int  # requests that had a tree
+    num_draft_tokens: int
+    accepted: tuple[int, ...]  # candidates kept, one entry per draft
+    tree_nodes: tuple[int, ...]  # candidates verified, one entry per draft
+    accepted_by_depth: tuple[int, ...]
+    proposed_by_depth: tuple[int, ...]
+    accepted_by_child: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStats:
+    """One request that ended in this step."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    metrics: RequestMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """Everything the metrics need to know of one step. Times in seconds."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage_target: float = 0.0  # in [0, 1]: rows held by live requests over all rows
+    kv_usage_draft: float = 0.0
+    prompt_tokens: int = 0  # computed by the target in this step
+    generation_tokens: int = 0  # delivered in this step
+    iteration_tokens: int = 0  # rows of the target's forward
+    prefix_cache_queries: int = 0  # prompt tokens looked up
+    prefix_cache_hits: int = 0  # prompt tokens found
+    num_preemptions: int = 0
+    time_to_first_token: tuple[float, ...] = ()
+    inter_token_latency: tuple[float, ...] = ()  # time since the last delivery over tokens delivered
+    finished: tuple[FinishedStats, ...] = ()
+    speculation: tuple[SpeculationStats, ...] = ()
+    speculation_off: tuple[tuple[str, int], ...] = ()  # (reason, requests stepped without a tree)
+    residual_underflow: int = 0
+    phase_seconds: tuple[tuple[str, float], ...] = ()  # schedule, draft, verify, sample, commit, detokenize
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    outputs: tuple[RequestOutput, ...]
+    stats: StepStats
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is being served; sent once, when the engine is ready."""
+
+    target: str  # as the user named it
+    draft: str | None
+    target_path: str  # local folder with the tokenizer and the configuration
+    device: str
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    vocab_size: int  # token ids below this exist in the tokenizer
+    eos_token_ids: tuple[int, ...]
+    verifier: str
+    verifiers: tuple[str, ...]  # names a request may choose
+    max_tree_nodes: int
+    max_tree_depth: int
+    kv_rows: int  # tokens that fit into the KV memory
+    kv_bytes_per_row: int  # both models
+    generation_defaults: dict[str, float] = field(default_factory=dict)  # temperature, top_p, ..: model's own
+    notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each

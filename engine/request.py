@@ -1,0 +1,64 @@
+"""What a caller asks of the engine: plain, frozen values with the field's standard names."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn and when a request ends.
+
+    The target's law at a position is made in this order: penalties, ``logit_bias``, the
+    ``min_tokens`` mask, temperature, ``top_k``, ``top_p``, ``min_p``.
+    """
+
+    temperature: float = 1.0  # 0: greedy, the lowest id on ties
+    top_p: float = 1.0  # in (0, 1]; 1: off
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0  # in [0, 1]; 0: off
+    presence_penalty: float = 0.0  # in [-2, 2], over output tokens
+    frequency_penalty: float = 0.0  # in [-2, 2], over output tokens
+    repetition_penalty: float = 1.0  # > 0, over prompt and output tokens
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias in [-100, 100])
+    seed: int | None = None  # None: an independent stream of its own
+    max_tokens: int | None = None  # None: up to the end of the context
+    min_tokens: int = 0  # no EOS and no stop id before this many output tokens
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationParams:
+    """Per-request speculation. ``None`` means the server's own setting."""
+
+    enabled: bool = True
+    verifier: str | None = None
+    max_nodes: int | None = None  # candidates in a tree, the root not counted
+    max_depth: int | None = None  # drafted levels
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. Sent between processes, so every field pickles."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    priority: int = 0  # lower is served earlier; first come first served within a priority
+    cache_salt: str = ""  # prompts share cached prefixes only under the same salt
+    arrival_time: float = field(default_factory=time.monotonic)  # seconds, CLOCK_MONOTONIC
+
+
+class RequestError(ValueError):
+    """A request that cannot be served. ``param`` names the field at fault."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
