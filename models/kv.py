@@ -1,0 +1,72 @@
+"""The KV memory: one pool of rows per model, a row being one token's keys and values in all layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVGeometry:
+    """What one row holds. Found by running the model once, never guessed from a configuration."""
+
+    num_layers: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    hidden_size: int
+    dtype: torch.dtype
+
+    def bytes_per_row(self, *, keep_hidden: bool = False) -> int:
+        values = self.num_layers * self.num_kv_heads * (self.key_dim + self.value_dim)
+        return (values + (self.hidden_size if keep_hidden else 0)) * self.dtype.itemsize
+
+
+class KVMemory:
+    """``num_rows`` rows of keys, values and, where a draft head reads them, last hidden states.
+
+    ::
+
+        keys    [layers, rows, kv heads, key dim]
+        values  [layers, rows, kv heads, value dim]
+        hidden  [rows, hidden size] or None
+
+    A request owns a contiguous run of rows, so its keys in a layer are a view, not a gather. Zeroed at
+    the start: what lies in a masked row is multiplied by 0, and a NaN there would not vanish.
+    """
+
+    def __init__(
+        self, geometry: KVGeometry, num_rows: int, device: torch.device, *, keep_hidden: bool = False
+    ) -> None:
+        shape = (geometry.num_layers, num_rows, geometry.num_kv_heads)
+        self.geometry = geometry
+        self.num_rows = num_rows
+        self.keys = torch.zeros(*shape, geometry.key_dim, dtype=geometry.dtype, device=device)
+        self.values = torch.zeros(*shape, geometry.value_dim, dtype=geometry.dtype, device=device)
+        self.hidden = (
+            torch.zeros(num_rows, geometry.hidden_size, dtype=geometry.dtype, device=device)
+            if keep_hidden
+            else None
+        )
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """rows: [N] int64; keys: [N, kv heads, key dim]; values: [N, kv heads, value dim]."""
+        self.keys[layer].index_copy_(0, rows, keys)
+        self.values[layer].index_copy_(0, rows, values)
+
+    def move_rows(self, source: Tensor, destination: Tensor) -> None:
+        """Copy rows [n] int64 to rows [n] int64; every source is read before a destination is written."""
+        for pool in (self.keys, self.values):
+            pool.index_copy_(1, destination, pool.index_select(1, source))
+        if self.hidden is not None:
+            self.hidden.index_copy_(0, destination, self.hidden.index_select(0, source))
+
+    def copy_run(self, source: int, destination: int, length: int) -> None:
+        """Copy the run of ``length`` rows at ``source`` to ``destination``; the runs may overlap."""
+        overlap = abs(source - destination) < length
+        pools = [self.keys, self.values] + ([self.hidden[None]] if self.hidden is not None else [])
+        for pool in pools:
+            run = pool.narrow(1, source, length)
+            pool.narrow(1, destination, length).copy_(run.clone() if overlap else run)
