@@ -5,7 +5,7 @@ and what the correction token's law then is. *Exact* means: over the randomness 
 of the verifier, the token returned at a node has the target's law there.
 
 Shapes: ``B`` nodes that have children (any requests, any depths, mixed), ``K`` child slots, ``M``
-tokens in a tail's law, ``V`` vocabulary, ``R`` rows picked out of the ``B``.
+tokens in a tail's law (0: no row has a tail), ``V`` vocabulary, ``R`` rows picked out of the ``B``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Proposal:
     tail_ids: Tensor  # [B, M] int64, distinct within a row where tail_probs > 0
     tail_probs: Tensor  # [B, M] float64, rows sum to 1 (or are all 0 where num_tail is 0)
     tail_index: Tensor  # [B, K] int64: tokens[b, k] == tail_ids[b, tail_index[b, k]] in tail slots, else 0
+    max_tail: int | None = None  # a bound on num_tail known to the host, which saves work; None: K
 
     def rows(self, index: Tensor) -> Proposal:
         return Proposal(
@@ -55,6 +56,7 @@ class Proposal:
             self.tail_ids[index],
             self.tail_probs[index],
             self.tail_index[index],
+            self.max_tail,
         )
 
 
@@ -68,7 +70,8 @@ class Decision:
 
 class Verifier(Protocol):
     """One exact rule (or one that says it is not). Stateless; all calls run on the tensors' device
-    and read nothing back to the host."""
+    and read nothing back to the host.
+    """
 
     @property
     def name(self) -> str: ...

@@ -1,0 +1,115 @@
+"""The children of tree nodes: the draft's best tokens, then independent draws from the rest of its law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..verifiers.base import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The request's own truncation, per row, applied to the draft's law as well. ``None``: off for all."""
+
+    top_k: Tensor | None = None  # [F] int64; 0: off
+    top_p: Tensor | None = None  # [F] float; 1: off
+    min_p: Tensor | None = None  # [F] float; 0: off
+
+
+def propose(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    num_head: Tensor,
+    num_tail: Tensor,
+    num_slots: int,
+    num_tail_tokens: int,
+    uniforms: Tensor,
+    vocab_ids: Tensor | None = None,
+    truncation: Truncation | None = None,
+    max_tail: int | None = None,
+) -> tuple[Proposal, Tensor]:
+    """Choose up to ``K = num_slots`` children for each of ``F`` nodes.
+
+    The head is the draft's top ``num_head`` tokens. The tail's law is the draft's at the request's
+    temperature, without the head, cut to its ``M = num_tail_tokens`` largest tokens and renormalised in
+    float64; the draws are made from exactly these numbers. Greedy rows (temperature 0) get head slots
+    only. A row may get fewer children than asked for: no token is proposed that the draft excludes,
+    and a tail whose law is empty, or a row that is not finite, proposes nothing.
+
+    draft_logits: [F, Vd] float32. temperature: [F]. num_head, num_tail: [F] int64, together at most K.
+    uniforms: [F, K] float64 in [0, 1), fresh. ``M = 0``: no row has a tail.
+    vocab_ids: [Vd] int64, the target's id of every draft token; None: the same. max_tail: see `Proposal`.
+
+    Returns the proposal and [F, K] float64, each child's log-probability in the draft's law over its
+    ``K + M`` best tokens, for scoring trees; -inf in inert slots.
+    """
+    greedy = temperature <= 0
+    num_head = torch.where(greedy, num_head + num_tail, num_head)
+    num_tail = torch.where(greedy, 0, num_tail)
+
+    best, ids = draft_logits.topk(min(draft_logits.shape[1], num_slots + num_tail_tokens), dim=1)
+    best = best.double()
+    usable = best > -torch.inf
+    usable &= best[:, :1].isfinite()  # NaN sorts first
+    num_head = torch.minimum(num_head, usable.sum(dim=1))
+    scaled = (best - best[:, :1]) / torch.where(greedy, 1.0, temperature.double())[:, None]
+    weights = torch.where(usable, scaled.exp(), 0.0)
+    if vocab_ids is not None:
+        ids = vocab_ids[ids]
+
+    law_weights = weights if truncation is None else weights * _kept(weights, truncation)
+    rank = torch.arange(num_tail_tokens, device=ids.device) + num_head[:, None]
+    in_range = (rank < ids.shape[1]) & (num_tail > 0)[:, None]
+    rank = rank.clamp(max=ids.shape[1] - 1)
+    tail = torch.where(in_range, law_weights.gather(1, rank), 0.0)
+    total = tail.sum(dim=1, keepdim=True)
+    tail_probs = torch.where(total > 0, tail / total, 0.0)
+    num_tail = torch.where(total[:, 0] > 0, num_tail, 0)
+
+    slot = torch.arange(num_slots, device=ids.device)
+    in_head = slot < num_head[:, None]
+    in_tail = ~in_head & (slot < (num_head + num_tail)[:, None])
+    index = _draw_slots(tail_probs, uniforms)
+    index = torch.where(in_tail, index, 0)
+    head_rank = slot.clamp(max=ids.shape[1] - 1).expand_as(index)
+    child_rank = torch.where(in_tail, rank.gather(1, index), head_rank) if num_tail_tokens else head_rank
+    active = in_head | in_tail
+    log_law = (weights / weights.sum(dim=1, keepdim=True)).log()
+    proposal = Proposal(
+        tokens=torch.where(active, ids.gather(1, child_rank), -1),
+        num_head=num_head,
+        num_tail=num_tail,
+        tail_ids=ids.gather(1, rank),
+        tail_probs=tail_probs,
+        tail_index=index,
+        max_tail=max_tail,
+    )
+    return proposal, torch.where(active, log_law.gather(1, child_rank), -torch.inf)
+
+
+def _draw_slots(tail_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Indices [F, K] into the tail's law, each slot's drawn with its own uniform; never of probability 0."""
+    if tail_probs.shape[1] == 0:
+        return torch.zeros_like(uniforms, dtype=torch.int64)
+    cumulative = tail_probs.cumsum(dim=1)
+    index = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+    return index.clamp(max=tail_probs.shape[1] - 1)
+
+
+def _kept(weights: Tensor, truncation: Truncation) -> Tensor:
+    """Which of the ``weights`` [F, C], sorted from the largest (which is 1) down, the truncation keeps."""
+    keep = torch.ones_like(weights, dtype=torch.bool)
+    if truncation.top_k is not None:
+        rank = torch.arange(weights.shape[1], device=weights.device)
+        top_k = truncation.top_k[:, None]
+        keep &= (rank < top_k) | (top_k <= 0)
+    if truncation.top_p is not None:
+        kept = weights * keep
+        before = kept.cumsum(dim=1) - kept
+        keep &= before < truncation.top_p[:, None] * kept.sum(dim=1, keepdim=True)
+    if truncation.min_p is not None:
+        keep &= weights >= truncation.min_p[:, None]
+    return keep

@@ -1,0 +1,1 @@
+"""From logits to laws, and from laws to tokens."""

@@ -1,0 +1,91 @@
+"""From the target's logits to its law at every node.
+
+Order: penalties, ``logit_bias``, the ``min_tokens`` mask, temperature, ``top_k``, ``top_p``, ``min_p``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..verifiers.base import TargetLaw
+from .penalties import SeenTokens, penalise_
+from .rows import SamplingRows, TokenRules, TruncationRows
+from .sums import row_sums
+from .truncation import truncation_cutoff
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """What the law at ``B`` nodes depends on beside the logits."""
+
+    path: Tensor  # [B, D] int64: draft tokens from the root's first child down to the node; -1: none
+    num_output: Tensor  # [B] int64: committed output tokens of the node's request
+    seen: SeenTokens | None = None  # a row for each of `SamplingRows.penalties`
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLaws:
+    law: TargetLaw
+    bad: Tensor  # [B] bool: logits with NaN or +inf, or nothing finite; the law there means nothing
+
+
+def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None = None) -> NodeLaws:
+    """The processed law at ``B`` nodes: ``exp((logit - max) / temperature)``, truncated.
+
+    logits: [B, V] float32, left as they are. Greedy rows are one-hot at the largest logit, the lowest
+    id on ties. Raises ValueError if a row's parameters look at its path and ``context`` is missing.
+    """
+    logits = adjusted_logits(logits, rows, context)
+    best = logits.amax(dim=1, keepdim=True)
+    bad = ~best.isfinite()
+    # A temperature too small for float32 must not make 0 / 0 of the largest logit.
+    temperature = rows.temperature.clamp(min=torch.finfo(torch.float32).tiny)
+    weights = (logits - best).div_(temperature[:, None]).exp_()
+    if rows.truncation is not None:
+        _truncate(weights, rows.truncation)
+    if logits.device.type != "cpu" or rows.any_greedy or bool(bad.any()):
+        single = ((rows.temperature == 0)[:, None] | bad).squeeze(1)
+        token = torch.where(bad[:, 0], 0, logits.argmax(dim=1))
+        weights.masked_fill_(single[:, None], 0.0)
+        weights.scatter_reduce_(1, token[:, None], single[:, None].to(weights.dtype), "amax")
+    return NodeLaws(TargetLaw(weights, row_sums(weights)), bad[:, 0])
+
+
+def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
+    """Logits after penalties, ``logit_bias`` and the ``min_tokens`` mask; the same tensor if none is used."""
+    if rows.penalties is None and rows.bias is None and rows.masked is None:
+        return logits
+    logits = logits.clone()
+    if rows.penalties is not None:
+        if context is None or context.seen is None:
+            raise ValueError("penalties need the tokens each request has seen")
+        used = rows.penalties
+        path = context.path[used.nodes]
+        penalise_(logits, used.nodes, context.seen, path, used.presence, used.frequency, used.repetition)
+    if rows.bias is not None:
+        logits.index_put_((rows.bias.nodes, rows.bias.tokens), rows.bias.values, accumulate=True)
+    if rows.masked is not None:
+        if context is None:
+            raise ValueError("min_tokens needs the length of each node's output")
+        _mask(logits, rows.masked, context)
+    return logits
+
+
+def _mask(logits: Tensor, masked: TokenRules, context: NodeContext) -> None:
+    length = context.num_output + (context.path >= 0).sum(dim=1)  # output tokens before this position
+    where = (masked.nodes, masked.tokens)
+    early = length[masked.nodes] < masked.values
+    logits.index_put_(where, torch.where(early, -torch.inf, logits[where]))
+
+
+def _truncate(weights: Tensor, rows: TruncationRows) -> None:
+    """Zero in place what each row's cutoff drops. The largest weight of a row is 1."""
+    cutoff = rows.min_p.clone()
+    if rows.nodes.shape[0] > 0:
+        chosen = weights if rows.nodes.shape[0] == weights.shape[0] else weights[rows.nodes]
+        found = truncation_cutoff(chosen, rows.top_k, rows.top_p)
+        cutoff[rows.nodes] = torch.maximum(cutoff[rows.nodes], found)
+    weights.mul_(weights >= cutoff[:, None])

@@ -1,0 +1,142 @@
+"""The thresholds of exact residual shaping: one scalar equation a node, solved for all nodes at once.
+
+A node has a target law ``p`` and a tail of ``n`` independent draws from ``q`` (section "Exact residual
+shaping" of docs/verification.md). With ``E(t) = sum_T (q t - p)+`` and ``G(t) = sum_T min(p, q t)`` over
+the support ``T`` of ``q``, the thresholds obey::
+
+    t_2 = t_1 - 1,    t_{i+1} = E(t_i) - W(t_1),    W(t_1) = p(head) + p(outside) + sum_T (p - q t_1)+
+
+and ``t_1`` in ``[1, n]`` is the largest with ``t_{n+1} <= 0``. Every ``t_1`` with ``t_{n+1} <= 0`` gives
+an exact rule, as long as ``W`` and ``w_i = G(t_i) + W`` follow from it: precision here buys acceptance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_STEPS = 32  # safeguarded Newton steps; every fourth halves the bracket whatever Newton says
+_AIM = 2e-15  # aimed below zero by this much: landing on the root's wrong side would stall the bracket
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The solution at ``B`` nodes for up to ``N`` tail draws. All float64."""
+
+    t: Tensor  # [B, N + 1]: t_1 >= t_2 >= ..; 0 from t_{n+1} on
+    remainder: Tensor  # [B]: W, the probability that every tail draw is refused
+    reach: Tensor  # [B, N]: w_i, the probability that test i is reached (0 beyond the row's n)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """E, G and W as piecewise linear functions: sums over the tail in order of the kinks ``p / q``."""
+
+    kinks: Tensor  # [B, M] ascending
+    p_before: Tensor  # [B, M + 1]: sum of p over the first j tokens
+    q_before: Tensor  # [B, M + 1]
+    p_after: Tensor  # [B, M + 1]: sum of p over all but the first j tokens
+    q_after: Tensor  # [B, M + 1]
+    outside: Tensor  # [B, 1]: p off the tail's support, the head included
+
+    @staticmethod
+    def of(p: Tensor, q: Tensor, outside: Tensor) -> _Pieces:
+        kinks, order = torch.where(q > 0, p / q, torch.inf).sort(dim=1)
+        p, q = p.gather(1, order), q.gather(1, order)
+        return _Pieces(kinks, _before(p), _before(q), _after(p), _after(q), outside[:, None])
+
+    def segment(self, t: Tensor) -> Tensor:
+        """How many kinks lie below each of ``t`` [B, N]."""
+        return torch.searchsorted(self.kinks, t)
+
+    def remainder(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """W and its derivative at ``t`` [B, 1]."""
+        j = self.segment(t)
+        slope = -self.q_after.gather(1, j)
+        return (self.p_after.gather(1, j) + slope * t).clamp(min=0) + self.outside, slope
+
+    def excess(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """E and its derivative at ``t`` [B, 1]."""
+        j = self.segment(t)
+        slope = self.q_before.gather(1, j)
+        return (slope * t - self.p_before.gather(1, j)).clamp(min=0), slope
+
+    def covered(self, t: Tensor) -> Tensor:
+        """G at ``t`` [B, N]: only additions, so small values keep their relative precision."""
+        j = self.segment(t)
+        return self.p_before.gather(1, j) + self.q_after.gather(1, j) * t
+
+
+def solve_thresholds(
+    p_tail: Tensor, q_tail: Tensor, p_head: Tensor, p_outside: Tensor, num_tail: Tensor, max_tail: int
+) -> Thresholds:
+    """Solve for the thresholds of ``B`` nodes; nothing is read back to the host.
+
+    p_tail:    [B, M] float64, the target's law on the tail's tokens, 0 where ``q_tail`` is 0.
+    q_tail:    [B, M] float64, the tail's law; rows sum to 1, or are 0 where ``num_tail`` is 0.
+    p_head:    [B] float64, the target's mass on the head.
+    p_outside: [B] float64, its mass off head and tail, summed directly (never as 1 minus the rest).
+    num_tail:  [B] int64, draws of each row, at most ``max_tail``.
+    """
+    rows = p_tail.shape[0]
+    n = num_tail[:, None]
+    if max_tail == 0:
+        empty = p_tail.new_zeros(rows, 1)
+        return Thresholds(empty, p_head + p_outside, empty[:, :0])
+    pieces = _Pieces.of(p_tail, q_tail, p_head + p_outside)
+    top = n.to(torch.float64)
+    first = _solve_first(pieces, n, max_tail) if max_tail > 1 else top
+    first = torch.where(n > 1, first, top)  # one draw: t_1 = 1; none: 0
+
+    excess = (p_tail - q_tail * first).clamp(min=0).sum(1, keepdim=True)
+    remainder = excess + pieces.outside
+    chain = [first, (first - 1).clamp(min=0)]
+    for _ in range(2, max_tail + 1):
+        following = (pieces.excess(chain[-1])[0] - remainder).clamp(min=0)
+        chain.append(torch.minimum(following, chain[-1]))
+    slots = torch.arange(max_tail + 1, device=n.device)
+    t = torch.where(slots < n, torch.cat(chain, dim=1), 0.0)
+    reach = torch.where(slots[:-1] < n, pieces.covered(t[:, :-1].contiguous()) + remainder, 0.0)
+    return Thresholds(t, remainder[:, 0], reach)
+
+
+def _solve_first(pieces: _Pieces, n: Tensor, max_tail: int) -> Tensor:
+    """The largest ``t_1`` in ``[1, n]`` with ``t_{n+1} <= 0``: [B, 1]."""
+    high = n.to(torch.float64)
+    low = high.clamp(max=1)  # always feasible
+    t = high  # tried first: it is the answer where all of p lies inside the tail and overlaps well
+    for step in range(_STEPS):
+        last, slope = _last_threshold(pieces, t, n, max_tail)
+        feasible = last <= 0
+        low = torch.where(feasible, t, low)
+        high = torch.where(feasible, high, t)
+        middle = 0.5 * (low + high)
+        if step % 4 == 3:
+            t = middle
+        else:
+            newton = t - (last + _AIM) / slope
+            inside = (newton > low) & (newton < high)  # false for the NaN or infinity of a flat piece
+            t = torch.where(inside, newton, middle)
+    return low
+
+
+def _last_threshold(pieces: _Pieces, t: Tensor, n: Tensor, max_tail: int) -> tuple[Tensor, Tensor]:
+    """``t_{n+1}``, not clamped, and its derivative as functions of ``t_1 = t`` [B, 1], for n >= 2."""
+    remainder, remainder_slope = pieces.remainder(t)
+    current, slope = t - 1, torch.ones_like(t)
+    for i in range(2, max_tail + 1):
+        excess, excess_slope = pieces.excess(current)
+        active = i <= n
+        slope = torch.where(active, excess_slope * slope - remainder_slope, slope)
+        current = torch.where(active, excess - remainder, current)
+    return current, slope
+
+
+def _before(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x.cumsum(1), (1, 0))
+
+
+def _after(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x.flip(1).cumsum(1).flip(1), (0, 1))
