@@ -1,0 +1,98 @@
+"""The draft head: one decoder layer that guesses the target's next hidden state.
+
+At position ``i`` it reads the token ``x_i`` and the target's last hidden state one position earlier, which
+holds all the target knew when ``x_i`` was drawn (EAGLE, Li et al. 2024, arXiv 2401.15077)::
+
+    embed(x_i) -- norm --+
+                         +-- fuse 2H -> H -- attention, SwiGLU -- norm -- g_i ~ h_i
+    h_(i-1) ---- norm ---+
+
+``g_i`` lives in the space of the target's own states, so the target's output matrix turns it into logits
+for ``x_(i+1)``, and down a candidate tree it stands in for ``h_i``, which nobody has computed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .config import HeadConfig
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""``(q [..., N, Hq, D], k [..., N, Hkv, D], v [..., N, Hkv, D]) -> [..., N, Hq, D]``; scale ``D ** -0.5``.
+Keys and values are those of the new tokens; the callable knows the earlier ones and who may see what."""
+
+
+class Norm(nn.RMSNorm):
+    """RMSNorm whose weight follows its input's dtype, so that a float32 master copy can train in bfloat16."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
+class HeadModule(nn.Module):
+    """The layers of a head. It holds no embedding and no output matrix: both are the target's."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        size, width, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.embedding_norm = Norm(size, eps)
+        self.hidden_norm = Norm(size, eps)
+        self.fuse = nn.Linear(2 * size, size, bias=False)
+        self.attention_norm = Norm(size, eps)
+        self.q_proj = nn.Linear(size, queries, bias=False)
+        self.k_proj = nn.Linear(size, keys, bias=False)
+        self.v_proj = nn.Linear(size, keys, bias=False)
+        self.o_proj = nn.Linear(queries, size, bias=False)
+        self.mlp_norm = Norm(size, eps)
+        self.gate_proj = nn.Linear(size, width, bias=False)
+        self.up_proj = nn.Linear(size, width, bias=False)
+        self.down_proj = nn.Linear(width, size, bias=False)
+        self.norm = Norm(size, eps)
+
+    def forward(
+        self, token_embeddings: Tensor, hidden: Tensor, positions: Tensor, attention: Attention
+    ) -> Tensor:
+        """``token_embeddings [..., N, H]`` of ``x_i``, ``hidden [..., N, H]`` one position earlier (the
+        target's, or this head's own output for a parent in the tree; zeros at position 0),
+        ``positions [..., N]`` int64 -> ``g [..., N, H]``, to be read by the target's output matrix.
+        """
+        fused = torch.cat([self.embedding_norm(token_embeddings), self.hidden_norm(hidden)], dim=-1)
+        x = self.fuse(fused)
+        normed = self.attention_norm(x)
+        cos, sin = rotary(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
+        q = rotate(self._split(self.q_proj(normed)), cos, sin)
+        k = rotate(self._split(self.k_proj(normed)), cos, sin)
+        attended = attention(q, k, self._split(self.v_proj(normed)))
+        x = x + self.o_proj(attended.flatten(-2))
+        normed = self.mlp_norm(x)
+        x = x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
+        out: Tensor = self.norm(x)
+        return out
+
+    def _split(self, flat: Tensor) -> Tensor:
+        return flat.reshape(*flat.shape[:-1], -1, self.config.head_dim)
+
+
+def rotary(positions: Tensor, head_dim: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines ``[..., N, 1, D]`` of rotary positions (Su et al. 2021, arXiv 2104.09864).
+
+    Both halves of ``D`` carry the same frequencies, the "rotate half" layout of the Llama family. Angles
+    are computed in float32: bfloat16 cannot tell neighbouring positions apart beyond 256.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    angles = positions[..., None, None].float() * theta**-exponents
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn ``x [..., N, heads, D]`` by the angles of ``rotary``."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
