@@ -1,0 +1,154 @@
+"""From a configuration to an engine that is ready to serve."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from resispec.models.base import ModelError, StepModel
+from resispec.models.causal import CausalModel, check_attention, probe_geometry
+from resispec.models.head.module import HeadModule
+from resispec.models.head.step import HeadStepModel, head_geometry
+from resispec.models.kv import KVMemory
+from resispec.models.pack import can_pack, pack_linears
+
+from .config import ConfigError, EngineConfig
+from .engine import Engine
+from .kv.memory_manager import KVManager
+from .memory import plan_memory
+from .outputs import EngineInfo
+from .proposers.base import Proposer
+from .proposers.draft import DraftProposer
+from .request import RequestError
+from .runner.runner import Runner
+from .scheduler import Scheduler, SchedulerConfig
+from .verifiers.table import VERIFIERS, get
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target as it comes from disk."""
+
+    model: Any  # transformers causal model, eval mode, final weights
+    tokenizer: Tokenizer
+    path: str  # folder with the tokenizer and the configuration
+    context: int  # positions it can encode
+    num_ids: int  # token ids below this exist in the tokenizer
+    eos_token_ids: tuple[int, ...]
+    generation_defaults: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft: a head on the target's hidden states, or a model of its own. Exactly one is set."""
+
+    context: int
+    head: HeadModule | None = None
+    vocab_ids: torch.Tensor | None = None  # of a head
+    model: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | None) -> Engine:
+    """Join loaded models into an engine. Raises ConfigError and ModelError."""
+    _check_config(config)
+    model = target.model
+    device = next(model.parameters()).device
+    geometry = probe_geometry(model)
+    check_attention(model, geometry, target.context)
+    draft_geometry = None
+    if draft is not None and draft.head is not None:
+        draft_geometry = head_geometry(draft.head, geometry.dtype)
+    elif draft is not None:
+        draft_geometry = probe_geometry(draft.model)
+        check_attention(draft.model, draft_geometry, draft.context)
+    keep_hidden = draft is not None and draft.head is not None
+    bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
+    bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
+    tree_nodes = config.max_tree_nodes if draft is not None else 0
+    plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
+
+    memory = KVMemory(geometry, plan.num_rows, device, keep_hidden=keep_hidden)
+    memories = [memory]
+    target_step = CausalModel(model, memory, target.context)
+    proposer: Proposer | None = None
+    if draft is not None and draft_geometry is not None:
+        draft_memory = KVMemory(draft_geometry, plan.num_rows, device)
+        memories.append(draft_memory)
+        draft_step: StepModel
+        if draft.head is not None:
+            assert draft.vocab_ids is not None
+            draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
+        else:
+            draft_step = CausalModel(draft.model, draft_memory, draft.context)
+        proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
+    for module in (model, draft and draft.model, draft and draft.head):
+        if module is not None and can_pack(device, geometry.dtype):
+            pack_linears(module)
+
+    kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=plan.max_model_len,
+            max_tree_nodes=config.max_tree_nodes,
+            max_tree_depth=config.max_tree_depth,
+            draft_positions=draft.context if draft else 0,
+        ),
+        kv,
+    )
+    runner = Runner(
+        target_step,
+        memories,
+        proposer,
+        keeps_draft_rows=not keep_hidden,
+        draft_positions=draft.context if draft else 0,
+        num_ids=target.num_ids,
+        eos_token_ids=target.eos_token_ids,
+        device=device,
+    )
+    notes = (*target.notes, *(draft.notes if draft else ()), *((plan.note,) if plan.note else ()))
+    info = EngineInfo(
+        target=config.target,
+        draft=config.draft if draft is not None else None,
+        target_path=target.path,
+        device=str(device),
+        dtype=str(geometry.dtype).removeprefix("torch."),
+        max_model_len=plan.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        vocab_size=target.num_ids,
+        eos_token_ids=target.eos_token_ids,
+        verifier=config.verifier,
+        verifiers=tuple(sorted(VERIFIERS)),
+        max_tree_nodes=config.max_tree_nodes,
+        max_tree_depth=config.max_tree_depth,
+        kv_rows=plan.num_rows,
+        kv_bytes_per_row=bytes_per_row,
+        generation_defaults=target.generation_defaults,
+        notes=notes,
+    )
+    return Engine(info, target.tokenizer, kv, scheduler, runner)
+
+
+def _check_config(config: EngineConfig) -> None:
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_tree_nodes", "max_tree_depth"):
+        value = getattr(config, name)
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; it must be 1 or more", name)
+    if config.max_num_batched_tokens < config.max_tree_nodes + 1:
+        raise ConfigError(
+            f"max_num_batched_tokens is {config.max_num_batched_tokens}, which does not hold one tree of "
+            f"{config.max_tree_nodes} nodes and its root",
+            "max_num_batched_tokens",
+        )
+    try:
+        get(config.verifier)
+    except RequestError as error:
+        raise ConfigError(error.message, "verifier") from error

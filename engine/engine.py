@@ -1,0 +1,262 @@
+"""The engine: requests in, steps, outputs as values. Knows nothing of HTTP or processes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as SequenceOf
+
+from tokenizers import Tokenizer
+
+from .detokenizer import IncrementalDetokenizer
+from .kv.memory_manager import KVManager
+from .outputs import EngineInfo, FinishedStats, FinishReason, RequestOutput, StepResult, StepStats, Usage
+from .request import Request, RequestError
+from .runner.runner import Runner, RunResult
+from .runner.verify import Outcome
+from .sampling.uniforms import stream_key
+from .scheduler import PlannedSequence, Scheduler, StepPlan
+from .sequence import Sequence
+from .stats import StepTally, request_metrics
+from .stops import cut_block
+from .validate import check_request
+from .verifiers.table import VERIFIERS
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Continuous batching over one draft-target pair. Not for use by two threads at once."""
+
+    def __init__(
+        self, info: EngineInfo, tokenizer: Tokenizer, kv: KVManager, scheduler: Scheduler, runner: Runner
+    ) -> None:
+        self.info = info
+        self._tokenizer = tokenizer
+        self._kv = kv
+        self._scheduler = scheduler
+        self._runner = runner
+        self._sequences: dict[str, Sequence] = {}
+        self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences or self._ended)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises RequestError, naming the field, for one that cannot be served."""
+        if request.request_id in self._sequences:
+            raise RequestError(f"a request with id {request.request_id!r} is already running", "request_id")
+        check_request(request, self.info)
+        sequence = Sequence(
+            request,
+            request.speculation.verifier or self.info.verifier,
+            stream_key(request.sampling.seed),
+            IncrementalDetokenizer(self._tokenizer, request.prompt_token_ids, request.sampling),
+            list(request.prompt_token_ids),
+        )
+        self._sequences[request.request_id] = sequence
+        self._scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End a request at once. One that has ended, or never was, is no error."""
+        sequence = self._sequences.get(request_id)
+        if sequence is not None:
+            tally = StepTally()
+            output = self._finish(sequence, "", (), FinishReason.ABORT, None, tally, time.monotonic())
+            self._ended.append((output, tally.finished[0]))
+
+    def step(self) -> StepResult:
+        """Run one step for everybody there is room for."""
+        began = time.perf_counter()
+        ended, self._ended = self._ended, []
+        tally = StepTally(finished=[stats for _, stats in ended])
+        outputs = [output for output, _ in ended]
+        plan = self._scheduler.schedule()
+        self._runner.apply(plan.moves)
+        scheduled = time.perf_counter()
+        result, errors = self._run(plan.items)
+        committing = time.perf_counter()
+        outputs += self._commit(plan.items, result, errors, tally)
+        phases = (
+            ("schedule", scheduled - began),
+            ("draft", result.draft_seconds),
+            ("verify", result.verify_seconds),
+            ("sample", result.sample_seconds),
+            ("commit", time.perf_counter() - committing),
+        )
+        return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless every KV row is free, cached or a running sequence's own."""
+        live = [sequence.entry for sequence in self._scheduler.running]
+        assert None not in live, "a running sequence has no rows"
+        self._kv.check([entry for entry in live if entry is not None])
+        known = {*self._scheduler.running, *self._scheduler.waiting}
+        assert known == {*self._sequences.values()}, "a sequence is neither waiting nor running, or forgotten"
+
+    def _run(self, items: SequenceOf[PlannedSequence]) -> tuple[RunResult, dict[int, Exception]]:
+        """Run the items together; if that fails, one by one, so that only those at fault fail.
+
+        A step changes no sequence and its random numbers go by position, so it can be repeated.
+        """
+        if not items:
+            return RunResult((), 0, 0.0, 0.0, 0.0), {}
+        try:
+            return self._runner.run(items), {}
+        except Exception as error:
+            _log.exception("a step of %d requests failed", len(items))
+            if len(items) == 1:
+                return RunResult((None,), 0, 0.0, 0.0, 0.0), {0: error}
+        parts = [self._run([item]) for item in items]
+        return (
+            RunResult(
+                tuple(result.outcomes[0] for result, _ in parts),
+                sum(result.num_rows for result, _ in parts),
+                sum(result.draft_seconds for result, _ in parts),
+                sum(result.verify_seconds for result, _ in parts),
+                sum(result.sample_seconds for result, _ in parts),
+            ),
+            {index: errors[0] for index, (_, errors) in enumerate(parts) if errors},
+        )
+
+    def _commit(
+        self,
+        items: SequenceOf[PlannedSequence],
+        result: RunResult,
+        errors: dict[int, Exception],
+        tally: StepTally,
+    ) -> list[RequestOutput]:
+        self._share_time(items, result)
+        self._runner.keep(
+            [
+                (item.sequence, outcome.slots)
+                for item, outcome in zip(items, result.outcomes, strict=True)
+                if outcome is not None and not outcome.bad
+            ]
+        )
+        now = time.monotonic()
+        outputs: list[RequestOutput] = []
+        for index, (item, outcome) in enumerate(zip(items, result.outcomes, strict=True)):
+            tally.prompt_tokens += item.num_tokens if item.sequence.num_output == 0 else 0
+            try:
+                if index in errors:
+                    raise errors[index]
+                if outcome is None:
+                    self._commit_chunk(item)
+                elif outcome.bad:
+                    raise ArithmeticError("the model's logits are not numbers")
+                else:
+                    outputs.append(self._commit_block(item, outcome, tally, now))
+            except Exception as error:  # this request's own; the others go on
+                _log.error("request %s failed", item.sequence.request_id, exc_info=error)
+                outputs.append(self._fail(item.sequence, error, tally, now))
+        return outputs
+
+    def _commit_chunk(self, item: PlannedSequence) -> None:
+        """A part of a prompt that is not yet its end."""
+        sequence = item.sequence
+        if self._runner.drafts(item):
+            sequence.draft_rows = sequence.target_rows
+        sequence.target_rows += item.num_tokens
+        self._declare(sequence, ())
+
+    def _commit_block(self, item: PlannedSequence, outcome: Outcome, tally: StepTally, now: float) -> RequestOutput:
+        """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
+        sequence = item.sequence
+        sampling = sequence.request.sampling
+        room = self.info.max_model_len - len(sequence.token_ids)
+        cut = cut_block(outcome.tokens, sampling, self.info.eos_token_ids, sequence.num_output, room)
+        piece = sequence.detokenizer.push(outcome.tokens[: cut.num_text_tokens])
+        text, reason, stop = piece.text, cut.finish_reason, cut.stop_reason
+        tokens = outcome.tokens[: cut.num_tokens]
+        stopped: int | str | None = stop
+        if piece.stop is not None:
+            tokens, reason, stopped = outcome.tokens[: piece.num_tokens], FinishReason.STOP, piece.stop
+        elif reason is not None:
+            text += sequence.detokenizer.finish()
+
+        slots = outcome.slots[: len(tokens)]
+        ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens
+        if item.shape is not None:
+            children = [item.shape.child_index[slot] for slot in slots]
+            sequence.tally.add(item.shape.num_nodes, item.shape.depth, children)
+            tally.drafted(sequence.verifier, VERIFIERS[sequence.verifier].exact, item.shape, children)
+            # The draft ran a kept candidate if it has a kept child; the last may not have been run.
+            kept = max(0, len(slots) - 1) if self._runner.keeps_draft_rows else 0
+            sequence.draft_rows = ran + kept
+        elif self._runner.drafts(item):
+            sequence.draft_rows = sequence.target_rows
+        sequence.target_rows = ran + len(slots)
+        sequence.token_ids += tokens
+        self._declare(sequence, tokens)
+        tally.residual_underflow += outcome.underflow
+        tally.delivered(sequence, len(tokens), now)
+        if reason is None:
+            return RequestOutput(sequence.request_id, text, tokens, self._usage(sequence))
+        return self._finish(sequence, text, tokens, reason, stopped, tally, now)
+
+    def _declare(self, sequence: Sequence, tokens: SequenceOf[int]) -> None:
+        assert sequence.entry is not None
+        self._kv.extend(sequence.entry, tokens, sequence.target_rows, sequence.draft_rows)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        text: str,
+        tokens: tuple[int, ...],
+        reason: FinishReason,
+        stop_reason: int | str | None,
+        tally: StepTally,
+        now: float,
+        error: str | None = None,
+    ) -> RequestOutput:
+        usage = self._usage(sequence)
+        speculative = self.info.draft is not None and sequence.request.speculation.enabled
+        metrics = request_metrics(sequence, VERIFIERS[sequence.verifier].exact, speculative, now)
+        tally.finished.append(FinishedStats(reason, usage, metrics))
+        self._scheduler.remove(sequence)
+        del self._sequences[sequence.request_id]
+        return RequestOutput(
+            sequence.request_id, text, tokens, usage, reason, stop_reason, metrics, error
+        )
+
+    def _fail(self, sequence: Sequence, error: Exception, tally: StepTally, now: float) -> RequestOutput:
+        message = f"the request failed inside the engine ({type(error).__name__}); others were not affected"
+        return self._finish(sequence, "", (), FinishReason.ERROR, None, tally, now, message)
+
+    def _usage(self, sequence: Sequence) -> Usage:
+        return Usage(sequence.num_prompt, sequence.num_output, sequence.cached_tokens)
+
+    def _share_time(self, items: SequenceOf[PlannedSequence], result: RunResult) -> None:
+        """An even share of a step's time to each request in it; drafting to those that drafted."""
+        drafting = [item for item in items if item.shape is not None]
+        for item in drafting:
+            item.sequence.tally.draft_seconds += result.draft_seconds / len(drafting)
+        for item in items:
+            item.sequence.tally.verify_seconds += result.verify_seconds / len(items)
+            item.sequence.tally.overhead_seconds += result.sample_seconds / len(items)
+
+    def _stats(
+        self, plan: StepPlan, result: RunResult, tally: StepTally, phases: tuple[tuple[str, float], ...]
+    ) -> StepStats:
+        usage = self._kv.usage()
+        return StepStats(
+            num_running=len(self._scheduler.running),
+            num_waiting=self._scheduler.num_waiting,
+            kv_usage_target=usage,
+            kv_usage_draft=usage if self.info.draft is not None else 0.0,
+            prompt_tokens=tally.prompt_tokens,
+            generation_tokens=tally.generation_tokens,
+            iteration_tokens=result.num_rows,
+            prefix_cache_queries=plan.cache_queries,
+            prefix_cache_hits=plan.cache_hits,
+            num_preemptions=plan.num_preempted,
+            time_to_first_token=tuple(tally.time_to_first_token),
+            inter_token_latency=tuple(tally.inter_token_latency),
+            finished=tuple(tally.finished),
+            speculation=tuple(part.stats(name) for name, part in tally.verifiers.items()),
+            speculation_off=plan.speculation_off,
+            residual_underflow=tally.residual_underflow,
+            phase_seconds=phases,
+        )

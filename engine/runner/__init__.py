@@ -1,0 +1,1 @@
+"""The runner: the only place that turns plans into tensors and results back into values."""

@@ -1,0 +1,120 @@
+"""One forward of the target: prompt chunks, single tokens and candidate trees, packed together.
+
+Tokens are laid out item by item for those without a tree, then tree by tree, group by group; a tree
+takes ``1 + n`` tokens, its slots in order. The rows of the logits are the *nodes* of the step: the last
+token of each item that samples without a tree, then all slots of all trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resispec.models.base import Segment, StepInputs
+
+from ..proposers.base import GrownGroup
+from ..scheduler import PlannedSequence
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBatch:
+    """The target's inputs, and which request each node belongs to."""
+
+    inputs: StepInputs
+    owners: tuple[int, ...]  # [R] items that sample, in the order of `roots`
+    roots: tuple[int, ...]  # [R] node of each one's root
+    node_owner: tuple[int, ...]  # [nodes] index into `owners`
+    group_nodes: tuple[int, ...]  # first node of each group's first tree
+    group_owners: tuple[int, ...]  # index into `owners` of each group's first tree
+    path: Tensor  # [nodes, D] int64: draft tokens on the way to a node, itself included; -1: none
+
+
+def build_target_batch(
+    items: SequenceOf[PlannedSequence],
+    groups: SequenceOf[GrownGroup],
+    group_items: SequenceOf[SequenceOf[int]],
+    device: torch.device,
+) -> TargetBatch:
+    """group_items: for every group, the item of each of its trees."""
+    ids: list[int] = []
+    positions: list[int] = []
+    rows: list[int] = []
+    segments: list[Segment] = []
+    wanted: list[int] = []
+    owners: list[int] = []
+    in_tree = {item for members in group_items for item in members}
+    for index, item in enumerate(items):
+        if index in in_tree:
+            continue
+        sequence, start = item.sequence, item.sequence.target_rows
+        kv_start = _kv_start(item)
+        segments.append(Segment(len(ids), item.num_tokens, kv_start, start + item.num_tokens))
+        ids += sequence.token_ids[start : start + item.num_tokens]
+        positions += range(start, start + item.num_tokens)
+        rows += range(kv_start + start, kv_start + start + item.num_tokens)
+        if item.samples:
+            owners.append(index)
+            wanted.append(len(ids) - 1)
+    roots = list(range(len(owners)))
+    node_owner = list(roots)
+    start = len(ids)
+    group_nodes: list[int] = []
+    group_owners: list[int] = []
+    for group, members in zip(groups, group_items, strict=True):
+        slots = 1 + group.shape.num_nodes
+        depths = _depths(group)
+        group_nodes.append(len(node_owner))
+        group_owners.append(len(owners))
+        for tree, index in enumerate(members):
+            root = items[index].sequence.target_rows
+            kv_start = _kv_start(items[index])
+            mask = torch.cat([group.visible.new_ones(slots, root), group.visible[tree]], dim=1)
+            segments.append(Segment(start, slots, kv_start, root + slots, mask))
+            positions += [root + depth for depth in depths]
+            rows += range(kv_start + root, kv_start + root + slots)
+            roots.append(len(node_owner))
+            node_owner += [len(owners)] * slots
+            owners.append(index)
+            start += slots
+    trees = [group.tokens.flatten() for group in groups]
+    inputs = StepInputs(
+        token_ids=torch.cat([torch.tensor(ids, dtype=torch.long, device=device), *trees]),
+        positions=torch.tensor(positions, device=device),
+        rows=torch.tensor(rows, device=device),
+        segments=tuple(segments),
+        logits_index=torch.tensor([*wanted, *range(len(ids), start)], dtype=torch.long, device=device),
+    )
+    return TargetBatch(
+        inputs,
+        tuple(owners),
+        tuple(roots),
+        tuple(node_owner),
+        tuple(group_nodes),
+        tuple(group_owners),
+        _paths(len(wanted), groups, device),
+    )
+
+
+def _kv_start(item: PlannedSequence) -> int:
+    assert item.sequence.entry is not None, "a planned sequence has rows"
+    return item.sequence.entry.extent.start
+
+
+def _depths(group: GrownGroup) -> list[int]:
+    """The depth of every slot; the root's is 0."""
+    depths = [0]
+    for depth, level in enumerate(group.shape.levels, start=1):
+        depths += [depth] * level.num_nodes
+    return depths
+
+
+def _paths(num_plain: int, groups: SequenceOf[GrownGroup], device: torch.device) -> Tensor:
+    width = max((group.shape.num_nodes for group in groups), default=0)
+    parts = [torch.full((num_plain, width), -1, dtype=torch.long, device=device)]
+    for group in groups:
+        drafted = torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1).flatten(0, 1)
+        parts.append(torch.nn.functional.pad(drafted, (0, width - drafted.shape[1]), value=-1))
+    return torch.cat(parts)

@@ -1,0 +1,183 @@
+"""Runs a plan: row copies, drafting, the target's forward, verification; gives back plain values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from resispec.models.base import StepModel
+from resispec.models.kv import KVMemory
+
+from ..kv.extents import Move
+from ..proposers.base import DraftItem, GrownGroup, Proposer
+from ..sampling.uniforms import Stream, UniformSource
+from ..scheduler import PlannedSequence
+from ..sequence import Sequence
+from .batch import build_target_batch
+from .candidates import gather_candidates
+from .verify import Outcome, Owner, Verification
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """outcomes: for each item given, None where the step did not reach the last token."""
+
+    outcomes: tuple[Outcome | None, ...]
+    num_rows: int  # of the target's forward
+    draft_seconds: float
+    verify_seconds: float  # the target's forward
+    sample_seconds: float
+
+
+class Runner:
+    """Holds the models and their KV memories. One step at a time, on one thread."""
+
+    def __init__(
+        self,
+        target: StepModel,
+        memories: SequenceOf[KVMemory],
+        proposer: Proposer | None,
+        *,
+        keeps_draft_rows: bool,
+        draft_positions: int,
+        num_ids: int,
+        eos_token_ids: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        """memories: of the target and, if there is one, the draft, row for row the same.
+
+        keeps_draft_rows: the draft's rows of kept candidates are worth keeping. A head's are not: it
+        ran them on its own guesses of the target's states, and runs them again on the true ones.
+        draft_positions: positions from here on are beyond the draft.
+        num_ids: token ids from here on do not exist.
+        """
+        self._target = target
+        self._memories = tuple(memories)
+        self._proposer = proposer
+        self.keeps_draft_rows = keeps_draft_rows
+        self._draft_positions = draft_positions
+        self._num_ids = num_ids
+        self._eos = eos_token_ids
+        self._device = device
+        self._uniforms = UniformSource()
+
+    def apply(self, moves: SequenceOf[Move]) -> None:
+        """Copy runs of rows, in order, in all memories."""
+        for move in moves:
+            for memory in self._memories:
+                memory.copy_run(move.source, move.destination, move.length)
+
+    @torch.inference_mode()
+    def run(self, items: SequenceOf[PlannedSequence]) -> RunResult:
+        """Changes no sequence, so a step that failed can be run again."""
+        began = time.perf_counter()
+        groups, group_items = self._draft(items)
+        drafted = time.perf_counter()
+        batch = build_target_batch(items, groups, group_items, self._device)
+        logits = self._target.forward(batch.inputs).logits
+        verified = time.perf_counter()
+        outcomes: list[Outcome | None] = [None] * len(items)
+        if batch.owners:
+            candidates = gather_candidates(batch, groups, self._device)
+            owners = self._owners([items[index] for index in batch.owners])
+            depth = max((group.shape.depth for group in groups), default=0)
+            verification = Verification(owners, self._num_ids, self._eos, self._device)
+            for index, outcome in zip(
+                batch.owners, verification.run(logits, batch, candidates, depth), strict=True
+            ):
+                outcomes[index] = outcome
+        return RunResult(
+            tuple(outcomes),
+            batch.inputs.token_ids.shape[0],
+            drafted - began,
+            verified - drafted,
+            time.perf_counter() - verified,
+        )
+
+    @torch.inference_mode()
+    def keep(self, kept: SequenceOf[tuple[Sequence, tuple[int, ...]]]) -> None:
+        """Close ranks: move the rows of kept candidates right behind their roots.
+
+        kept: sequences with the slots kept of their trees, before their ``target_rows`` have moved on.
+        """
+        source: list[int] = []
+        destination: list[int] = []
+        for sequence, slots in kept:
+            assert sequence.entry is not None
+            root = sequence.entry.extent.start + sequence.target_rows
+            for place, slot in enumerate(slots, start=1):
+                if slot != place:
+                    source.append(root + slot)
+                    destination.append(root + place)
+        if not source:
+            return
+        rows = torch.tensor([source, destination], device=self._device)
+        for memory in self._memories if self.keeps_draft_rows else self._memories[:1]:
+            memory.move_rows(rows[0], rows[1])
+
+    def drafts(self, item: PlannedSequence) -> bool:
+        """Whether the draft runs for an item: for a tree, or to keep up with a prefill that will want one."""
+        if item.shape is not None:
+            return True
+        sequence = item.sequence
+        return (
+            not item.samples
+            and sequence.request.speculation.enabled
+            and sequence.draft_rows < sequence.target_rows
+            and len(sequence.token_ids) <= self._draft_positions
+        )
+
+    def _draft(
+        self, items: SequenceOf[PlannedSequence]
+    ) -> tuple[tuple[GrownGroup, ...], list[list[int]]]:
+        """Grow the trees. Also of each group, which item each of its trees is for."""
+        if self._proposer is None:
+            return (), []
+        drafting = [index for index, item in enumerate(items) if self.drafts(item)]
+        blocks = self._blocks([items[index] for index in drafting], Stream.DRAFT)
+        drafts: list[DraftItem] = []
+        for index, uniforms in zip(drafting, blocks, strict=True):
+            item, sequence = items[index], items[index].sequence
+            assert sequence.entry is not None
+            # A mid-prefill step only catches up with what the target has run.
+            stop = len(sequence.token_ids) if item.shape else sequence.target_rows
+            drafts.append(
+                DraftItem(
+                    tuple(sequence.token_ids[sequence.draft_rows : stop]),
+                    sequence.draft_rows,
+                    sequence.entry.extent.start,
+                    item.shape,
+                    sequence.request.sampling,
+                    tuple(uniforms.tolist()),
+                )
+            )
+        groups = self._proposer.grow(drafts)
+        return groups, [[drafting[member] for member in group.members] for group in groups]
+
+    def _owners(self, items: SequenceOf[PlannedSequence]) -> list[Owner]:
+        tests = self._blocks(items, Stream.VERIFY)
+        keys = [item.sequence.key for item in items]
+        final = self._uniforms.block(keys, Stream.FINAL, [len(i.sequence.token_ids) for i in items], 1)
+        return [
+            Owner(
+                item.sequence.request.sampling,
+                item.sequence.verifier,
+                item.sequence.token_ids,
+                item.sequence.num_prompt,
+                block,
+                float(last[0]),
+            )
+            for item, block, last in zip(items, tests, final, strict=True)
+        ]
+
+    def _blocks(self, items: SequenceOf[PlannedSequence], stream: Stream) -> list[NDArray[np.float64]]:
+        """Fresh uniforms for every item, one a child slot of its tree."""
+        return [
+            self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], item.num_nodes)[0]
+            for item in items
+        ]

@@ -1,0 +1,171 @@
+"""From the target's logits to the tokens each request gets: laws, tests, walk and last draw.
+
+Everything runs on the device for all requests together; one tensor is read back at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..request import SamplingParams
+from ..sampling.draw import draw_or_fall_back
+from ..sampling.penalties import SeenTokens, seen_tokens
+from ..sampling.rows import sampling_rows
+from ..sampling.weights import NodeContext, NodeLaws, target_law
+from ..verifiers.base import Decision, Proposal, TargetLaw
+from ..verifiers.table import VERIFIERS
+from ..verifiers.walk import Walk, walk
+from .batch import TargetBatch
+from .candidates import Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What verification must know of one request that samples in this step."""
+
+    sampling: SamplingParams
+    verifier: str
+    token_ids: SequenceOf[int]  # prompt and committed output
+    num_prompt: int
+    tests: NDArray[np.float64]  # uniforms, one per child slot of its tree
+    final: float  # uniform of the last token
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one request's step gave."""
+
+    slots: tuple[int, ...]  # kept nodes, as offsets from the request's root node
+    tokens: tuple[int, ...]  # their tokens, then the correction or bonus token
+    underflow: bool  # the correction's mass had rounded to 0; drawn from the target instead
+    bad: bool  # the target's logits were not numbers; the tokens mean nothing
+
+
+class Verification:
+    """The laws and draws of one step."""
+
+    def __init__(
+        self, owners: SequenceOf[Owner], num_ids: int, eos_token_ids: SequenceOf[int], device: torch.device
+    ) -> None:
+        self._owners = owners
+        self._num_ids = num_ids
+        self._eos = eos_token_ids
+        self._device = device
+
+    def run(self, logits: Tensor, batch: TargetBatch, candidates: Candidates | None, max_depth: int) -> list[Outcome]:
+        """logits: [nodes, V] float32. Reads the result back to the host."""
+        logits = logits[:, : self._num_ids]  # padded rows have no token
+        roots = torch.tensor(batch.roots, device=self._device)
+        if candidates is None:
+            end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
+            laws = self._laws(logits[roots], range(len(self._owners)), batch.path[roots])
+            weights, bad = laws.law.weights.double(), laws.bad
+            decided = None
+        else:
+            expanded = self._laws(logits[candidates.nodes], candidates.owners, batch.path[candidates.nodes])
+            decided = self._decide(expanded.law, candidates)
+            end = walk(candidates.topology, decided, max_depth)
+            laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
+            weights = self._final_weights(laws.law, candidates, decided, end)
+            bad = laws.bad | self._bad_owner(expanded.bad, candidates)
+        uniforms = torch.tensor([owner.final for owner in self._owners], dtype=torch.float64, device=self._device)
+        last = draw_or_fall_back(weights, laws.law.weights.double(), uniforms)
+        kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
+        columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
+        result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
+        return [_outcome(row, end.path.shape[1]) for row in result.tolist()]
+
+    def _tokens(self, batch: TargetBatch) -> Tensor:
+        return batch.inputs.token_ids[batch.inputs.logits_index]
+
+    def _laws(self, logits: Tensor, owners: SequenceOf[int], path: Tensor) -> NodeLaws:
+        """Processed laws of rows that belong to ``owners`` (host indices) and lie at ``path``'s ends."""
+        used = [self._owners[owner] for owner in owners]
+        rows = sampling_rows([owner.sampling for owner in used], self._num_ids, self._eos, self._device)
+        context = None
+        if rows.penalties is not None or rows.masked is not None:
+            num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
+            penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
+            context = NodeContext(
+                path, torch.tensor(num_output, device=self._device), self._seen(penalised) if penalised else None
+            )
+        return target_law(logits, rows, context)
+
+    def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
+        """What the requests behind some rows have seen; each request is counted once."""
+        distinct = list(dict.fromkeys(owners))
+        used = [self._owners[owner] for owner in distinct]
+        seen = seen_tokens(
+            [owner.token_ids[: owner.num_prompt] for owner in used],
+            [owner.token_ids[owner.num_prompt :] for owner in used],
+            self._device,
+        )
+        place = {owner: row for row, owner in enumerate(distinct)}
+        return seen.rows(torch.tensor([place[owner] for owner in owners], device=self._device))
+
+    def _decide(self, law: TargetLaw, candidates: Candidates) -> Decision:
+        uniforms = self._test_uniforms(candidates)
+        by_verifier = self._rows_by_verifier(candidates.owners)
+        if len(by_verifier) == 1:
+            return VERIFIERS[next(iter(by_verifier))].decide(law, candidates.proposal, uniforms)
+        child = torch.full_like(candidates.nodes, -1)
+        threshold = torch.zeros_like(law.total)
+        for name, rows in by_verifier.items():
+            part = VERIFIERS[name].decide(law.rows(rows), candidates.proposal.rows(rows), uniforms[rows])
+            child[rows], threshold[rows] = part.child, part.threshold
+        return Decision(child, threshold)
+
+    def _final_weights(self, law: TargetLaw, candidates: Candidates, decided: Decision, end: Walk) -> Tensor:
+        """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
+        row = candidates.topology.expanded_row[end.final]
+        leaf, row = row < 0, row.clamp_min(0)
+        weights = law.weights.double()
+        for name, rows in self._rows_by_verifier(range(len(self._owners))).items():
+            proposal = _childless(candidates.proposal.rows(row[rows]), leaf[rows])
+            # The walk ended here, so no child was kept.
+            none_kept = Decision(torch.full_like(rows, -1), decided.threshold[row[rows]])
+            weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal, none_kept)
+        return weights
+
+    def _rows_by_verifier(self, owners: SequenceOf[int]) -> Mapping[str, Tensor]:
+        rows: dict[str, list[int]] = {}
+        for row, owner in enumerate(owners):
+            rows.setdefault(self._owners[owner].verifier, []).append(row)
+        return {name: torch.tensor(chosen, device=self._device) for name, chosen in rows.items()}
+
+    def _test_uniforms(self, candidates: Candidates) -> Tensor:
+        uniforms = np.zeros(candidates.proposal.tokens.shape)
+        for row, (owner, first, count) in enumerate(candidates.test_slots):
+            uniforms[row, :count] = self._owners[owner].tests[first : first + count]
+        return torch.from_numpy(uniforms).to(self._device)
+
+    def _bad_owner(self, bad: Tensor, candidates: Candidates) -> Tensor:
+        owners = torch.tensor(candidates.owners, device=self._device)
+        return torch.zeros(len(self._owners), dtype=torch.long, device=self._device).index_add_(0, owners, bad.long()) > 0
+
+
+def _childless(proposal: Proposal, where: Tensor) -> Proposal:
+    """The proposal without children in the rows ``where``: there the correction's law is the target's."""
+    return Proposal(
+        proposal.tokens,
+        proposal.num_head.masked_fill(where, 0),
+        proposal.num_tail.masked_fill(where, 0),
+        proposal.tail_ids,
+        proposal.tail_probs.masked_fill(where[:, None], 0.0),
+        proposal.tail_index,
+        proposal.max_tail,
+    )
+
+
+def _outcome(row: list[int], depth: int) -> Outcome:
+    num_kept, last, underflow, bad = row[:4]
+    slots = row[4 : 4 + num_kept]
+    tokens = row[4 + depth : 4 + depth + num_kept]
+    return Outcome(tuple(slots), (*tokens, last), bool(underflow), bool(bad))

@@ -1,0 +1,224 @@
+"""What the next step does: a pure plan made from the sequences and the KV rows.
+
+Decoding sequences go first, then running prefills, then new ones, each in order of (priority,
+arrival). A sequence that finds no rows takes them from the last in that order, which is preempted:
+it keeps its tokens and is prefilled again later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+
+from .kv.extents import Move
+from .kv.memory_manager import KVManager
+from .sequence import Sequence
+from .tree import TreeShape, plan_shape
+
+_HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing answer seldom moves
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    max_tree_nodes: int
+    max_tree_depth: int
+    draft_positions: int  # 0: there is no draft
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSequence:
+    sequence: Sequence
+    num_tokens: int  # committed tokens to run: 1 while decoding, a chunk while prefilling
+    shape: TreeShape | None  # candidates to grow behind the last token
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last token, so that a next one can be drawn."""
+        return self.num_tokens == self.sequence.remaining
+
+    @property
+    def num_nodes(self) -> int:
+        return self.shape.num_nodes if self.shape else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    moves: tuple[Move, ...]  # row copies, in order, before anything else
+    items: tuple[PlannedSequence, ...]
+    num_preempted: int
+    cache_queries: int
+    cache_hits: int
+    speculation_off: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    budget: int
+    moves: list[Move] = field(default_factory=list)
+    items: list[PlannedSequence] = field(default_factory=list)
+    preempted: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
+    off: Counter[str] = field(default_factory=Counter)
+
+
+class Scheduler:
+    """Holds who waits and who runs. Rows are the manager's; tokens are the sequences'."""
+
+    def __init__(self, config: SchedulerConfig, kv: KVManager) -> None:
+        self.config = config
+        self.kv = kv
+        self.running: list[Sequence] = []
+        self._waiting: list[tuple[tuple[int, float], int, Sequence]] = []
+        self._tick = count()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        return [sequence for _, _, sequence in self._waiting]
+
+    def add(self, sequence: Sequence) -> None:
+        heapq.heappush(self._waiting, (sequence.order, next(self._tick), sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence that ended, wherever it was; its rows become a cached prefix."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+        else:
+            self._waiting = [item for item in self._waiting if item[2] is not sequence]
+            heapq.heapify(self._waiting)
+        self._release(sequence, keep=True)
+
+    def schedule(self) -> StepPlan:
+        draft = _Draft(budget=self.config.max_num_batched_tokens)
+        self.running.sort(key=lambda sequence: sequence.order)
+        for sequence in [s for s in self.running if s.remaining == 1]:
+            self._plan_decode(sequence, draft)
+        for sequence in [s for s in self.running if s.remaining > 1]:
+            self._plan_prefill(sequence, draft)
+        while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
+            if draft.preempted or not self._admit(self._waiting[0][2], draft):
+                break
+        return StepPlan(
+            tuple(draft.moves),
+            tuple(draft.items),
+            draft.preempted,
+            draft.cache_queries,
+            draft.cache_hits,
+            tuple(draft.off.items()),
+        )
+
+    def _plan_decode(self, sequence: Sequence, draft: _Draft) -> None:
+        if sequence.entry is None:  # preempted by an earlier one
+            return
+        shape, reason = self._shape(sequence, draft.budget)
+        length = len(sequence.token_ids)
+        rows = length + (shape.num_nodes if shape else 0)
+        if shape and not self._ensure(sequence, rows, draft, preempt=False):
+            shape, reason, rows = None, "kv_memory", length
+        if not self._ensure(sequence, rows, draft, preempt=True):
+            return
+        if reason:
+            draft.off[reason] += 1
+        item = PlannedSequence(sequence, 1, shape)
+        draft.items.append(item)
+        draft.budget -= 1 + item.num_nodes
+
+    def _plan_prefill(self, sequence: Sequence, draft: _Draft) -> None:
+        if sequence.entry is None or draft.budget <= 0:
+            return
+        chunk = min(sequence.remaining, draft.budget)
+        if not self._ensure(sequence, sequence.target_rows + chunk, draft, preempt=True):
+            return
+        draft.items.append(PlannedSequence(sequence, chunk, None))
+        draft.budget -= chunk
+
+    def _admit(self, sequence: Sequence, draft: _Draft) -> bool:
+        length = len(sequence.token_ids)
+        nodes = self.config.max_tree_nodes if self.config.draft_positions else 0
+        most = length + nodes + min(_HEADROOM, self._tokens_left(sequence))
+        salt = sequence.request.cache_salt
+        admission = self.kv.admit(sequence.token_ids, salt, most) or self.kv.admit(
+            sequence.token_ids, salt, length + nodes
+        )
+        if admission is None:
+            return False
+        heapq.heappop(self._waiting)
+        draft.moves += admission.moves
+        if admission.copy is not None:
+            draft.moves.append(admission.copy)
+        sequence.entry = admission.entry
+        sequence.target_rows = admission.entry.target_rows
+        sequence.draft_rows = admission.entry.draft_rows
+        if sequence.scheduled_time is None:
+            sequence.cached_tokens = min(admission.cached_tokens, sequence.num_prompt)
+            draft.cache_queries += sequence.num_prompt
+            draft.cache_hits += sequence.cached_tokens
+        sequence.mark_scheduled()
+        self.running.append(sequence)
+        self._plan_prefill(sequence, draft)
+        return True
+
+    def _ensure(self, sequence: Sequence, rows: int, draft: _Draft, *, preempt: bool) -> bool:
+        """Get rows for a sequence, from others if need be; False if it was itself preempted."""
+        assert sequence.entry is not None
+        while True:
+            ok, moves = self.kv.ensure(sequence.entry, rows)
+            draft.moves += moves
+            if ok or not preempt:
+                return ok
+            victim = max(self.running, key=lambda other: other.order)
+            self._preempt(victim, draft)
+            if victim is sequence:
+                return False
+
+    def _preempt(self, sequence: Sequence, draft: _Draft) -> None:
+        self.running.remove(sequence)
+        draft.items = [item for item in draft.items if item.sequence is not sequence]
+        self._release(sequence, keep=True)
+        sequence.num_preemptions += 1
+        draft.preempted += 1
+        self.add(sequence)
+
+    def _release(self, sequence: Sequence, *, keep: bool) -> None:
+        if sequence.entry is not None:
+            self.kv.release(sequence.entry, keep=keep)
+        sequence.entry = None
+        sequence.target_rows = sequence.draft_rows = 0
+
+    def _tokens_left(self, sequence: Sequence) -> int:
+        """Tokens the sequence may still get, by ``max_tokens`` and by the context."""
+        left = self.config.max_model_len - len(sequence.token_ids)
+        limit = sequence.request.sampling.max_tokens
+        return left if limit is None else min(left, limit - sequence.num_output)
+
+    def _shape(self, sequence: Sequence, budget: int) -> tuple[TreeShape | None, str | None]:
+        """The tree to grow, or None and why not (no reason: nothing was to be gained)."""
+        wanted = sequence.request.speculation
+        if not self.config.draft_positions:
+            return None, None
+        if not wanted.enabled:
+            return None, "request"
+        nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
+        depth = min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth)
+        depth = min(depth, self._tokens_left(sequence) - 1)
+        if depth <= 0:
+            return None, None
+        # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
+        room = self.config.draft_positions - len(sequence.token_ids)
+        if room < 0:
+            return None, "draft_context"
+        shape = plan_shape(nodes, min(depth, room + 1), greedy=sequence.request.sampling.temperature == 0)
+        if shape.num_nodes + 1 > budget:
+            return None, "token_budget"
+        return shape, None

@@ -1,0 +1,115 @@
+"""The engine's own, changing record of one request."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .outputs import SpeculationMetrics
+from .request import Request
+
+if TYPE_CHECKING:
+    from .detokenizer import IncrementalDetokenizer
+    from .kv.prefix_cache import CacheEntry
+
+
+@dataclass(slots=True)
+class SpeculationTally:
+    """Counts behind `SpeculationMetrics`. Only delivered tokens are ever added."""
+
+    num_steps: int = 0
+    num_draft_tokens: int = 0
+    num_spec_tokens: int = 0
+    histogram: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    proposed_by_depth: list[int] = field(default_factory=list)
+    accepted_by_child: list[int] = field(default_factory=list)
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+
+    def add(self, num_nodes: int, depth: int, children: list[int]) -> None:
+        """One step with a tree of ``num_nodes`` and ``depth``; ``children``: index of each kept child."""
+        self.num_steps += 1
+        self.num_draft_tokens += num_nodes
+        self.num_spec_tokens += depth
+        _bump(self.histogram, len(children))
+        for level in range(depth):
+            _bump(self.proposed_by_depth, level)
+        for level, child in enumerate(children):
+            _bump(self.accepted_by_depth, level)
+            _bump(self.accepted_by_child, child)
+
+    def metrics(self, verifier: str, exact: bool) -> SpeculationMetrics:
+        return SpeculationMetrics(
+            verifier=verifier,
+            exact=exact,
+            num_spec_steps=self.num_steps,
+            num_draft_tokens=self.num_draft_tokens,
+            num_spec_tokens=self.num_spec_tokens,
+            num_accepted_draft_tokens=sum(self.accepted_by_depth),
+            acceptance_histogram=tuple(self.histogram),
+            accepted_by_depth=tuple(self.accepted_by_depth),
+            proposed_by_depth=tuple(self.proposed_by_depth),
+            accepted_by_child=tuple(self.accepted_by_child),
+            draft_ms=self.draft_seconds * 1e3,
+            verify_ms=self.verify_seconds * 1e3,
+            overhead_ms=self.overhead_seconds * 1e3,
+        )
+
+
+def _bump(counts: list[int], index: int) -> None:
+    counts.extend([0] * (index + 1 - len(counts)))
+    counts[index] += 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request on its way.
+
+    ``token_ids`` holds prompt and output. The target has run the first ``target_rows`` of them, the
+    draft the first ``draft_rows``; the rest, at least the last one, is still to be run. A preempted
+    sequence loses its rows, not its tokens, and is prefilled again with all of them.
+    """
+
+    request: Request
+    verifier: str
+    key: int  # of the uniforms' streams
+    detokenizer: IncrementalDetokenizer
+    token_ids: list[int]
+    entry: CacheEntry | None = None  # its rows; None while waiting
+    target_rows: int = 0
+    draft_rows: int = 0
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache when first admitted
+    num_preemptions: int = 0
+    scheduled_time: float | None = None
+    first_token_time: float | None = None
+    last_token_time: float | None = None
+    tally: SpeculationTally = field(default_factory=SpeculationTally)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def remaining(self) -> int:
+        """Tokens the target has still to run; 1 while decoding."""
+        return len(self.token_ids) - self.target_rows
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Who is served first: by priority, then by arrival."""
+        return (self.request.priority, self.request.arrival_time)
+
+    def mark_scheduled(self) -> None:
+        if self.scheduled_time is None:
+            self.scheduled_time = time.monotonic()

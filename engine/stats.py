@@ -1,0 +1,96 @@
+"""Collects what happened in a step into plain `StepStats`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from .outputs import FinishedStats, RequestMetrics, SpeculationStats
+from .sequence import Sequence
+from .tree import TreeShape
+
+
+@dataclass(slots=True)
+class VerifierTally:
+    """One verifier's drafts in one step."""
+
+    exact: bool
+    accepted: list[int] = field(default_factory=list)
+    tree_nodes: list[int] = field(default_factory=list)
+    accepted_by_depth: Counter[int] = field(default_factory=Counter)
+    proposed_by_depth: Counter[int] = field(default_factory=Counter)
+    accepted_by_child: Counter[int] = field(default_factory=Counter)
+
+    def add(self, shape: TreeShape, children: list[int]) -> None:
+        self.accepted.append(len(children))
+        self.tree_nodes.append(shape.num_nodes)
+        self.proposed_by_depth.update(range(shape.depth))
+        self.accepted_by_depth.update(range(len(children)))
+        self.accepted_by_child.update(children)
+
+    def stats(self, verifier: str) -> SpeculationStats:
+        return SpeculationStats(
+            verifier=verifier,
+            exact=self.exact,
+            num_drafts=len(self.accepted),
+            num_draft_tokens=sum(self.tree_nodes),
+            accepted=tuple(self.accepted),
+            tree_nodes=tuple(self.tree_nodes),
+            accepted_by_depth=_dense(self.accepted_by_depth),
+            proposed_by_depth=_dense(self.proposed_by_depth),
+            accepted_by_child=_dense(self.accepted_by_child),
+        )
+
+
+def _dense(counts: Counter[int]) -> tuple[int, ...]:
+    return tuple(counts[index] for index in range(max(counts, default=-1) + 1))
+
+
+@dataclass(slots=True)
+class StepTally:
+    """What one step did, while it is being committed."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    residual_underflow: int = 0
+    time_to_first_token: list[float] = field(default_factory=list)
+    inter_token_latency: list[float] = field(default_factory=list)
+    finished: list[FinishedStats] = field(default_factory=list)
+    verifiers: dict[str, VerifierTally] = field(default_factory=dict)
+
+    def delivered(self, sequence: Sequence, count: int, now: float) -> None:
+        """``count`` tokens reach the client at ``now`` (seconds, monotonic)."""
+        if count == 0:
+            return
+        self.generation_tokens += count
+        if sequence.first_token_time is None:
+            sequence.first_token_time = now
+            self.time_to_first_token.append(now - sequence.request.arrival_time)
+            count -= 1
+        last, sequence.last_token_time = sequence.last_token_time, now
+        if last is not None:
+            self.inter_token_latency += [(now - last) / count] * count
+
+    def drafted(self, verifier: str, exact: bool, shape: TreeShape, children: list[int]) -> None:
+        self.verifiers.setdefault(verifier, VerifierTally(exact)).add(shape, children)
+
+
+def request_metrics(sequence: Sequence, exact: bool, speculative: bool, now: float) -> RequestMetrics:
+    """The times of a request that ends at ``now``; a time that never came counts as ``now``."""
+    arrival = sequence.request.arrival_time
+    scheduled = sequence.scheduled_time or now
+    first = sequence.first_token_time or now
+    last = sequence.last_token_time or first
+    generated = sequence.num_output
+    generation = last - first
+    return RequestMetrics(
+        queue_time_ms=(scheduled - arrival) * 1e3,
+        prefill_time_ms=(first - scheduled) * 1e3,
+        time_to_first_token_ms=(first - arrival) * 1e3,
+        generation_time_ms=generation * 1e3,
+        e2e_ms=(now - arrival) * 1e3,
+        mean_itl_ms=generation * 1e3 / max(1, generated - 1),
+        tokens_per_second=generated / max(now - scheduled, 1e-9),
+        num_preemptions=sequence.num_preemptions,
+        speculation=sequence.tally.metrics(sequence.verifier, exact) if speculative else None,
+    )

@@ -1,0 +1,49 @@
+"""What the engine refuses, whoever asks: the server checks more, and earlier."""
+
+from __future__ import annotations
+
+from .outputs import EngineInfo
+from .request import Request, RequestError
+from .verifiers.table import get
+
+
+def check_request(request: Request, info: EngineInfo) -> None:
+    """Raises RequestError naming the field."""
+    prompt, sampling, speculation = request.prompt_token_ids, request.sampling, request.speculation
+    if not prompt:
+        raise RequestError("the prompt is empty; at least one token is needed", "prompt")
+    if len(prompt) >= info.max_model_len:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens, but the context of {info.max_model_len} tokens must hold "
+            "the prompt and at least one more",
+            "prompt",
+        )
+    for token in prompt:
+        if not 0 <= token < info.vocab_size:
+            raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "prompt")
+    for token, _ in sampling.logit_bias:
+        if not 0 <= token < info.vocab_size:
+            raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "logit_bias")
+    for token in sampling.stop_token_ids:
+        if not 0 <= token < info.vocab_size:
+            raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "stop_token_ids")
+    _in_range(sampling.temperature, 0.0, float("inf"), "temperature", "0 or more")
+    _in_range(sampling.top_p, 5e-324, 1.0, "top_p", "above 0 and at most 1")
+    _in_range(sampling.min_p, 0.0, 1.0, "min_p", "from 0 to 1")
+    _in_range(sampling.repetition_penalty, 5e-324, float("inf"), "repetition_penalty", "above 0")
+    if sampling.max_tokens is not None and sampling.max_tokens < 1:
+        raise RequestError(f"max_tokens is {sampling.max_tokens}; it must be 1 or more", "max_tokens")
+    if speculation.verifier is not None:
+        get(speculation.verifier)
+    _at_most(speculation.max_nodes, info.max_tree_nodes, "speculation.tree.max_nodes")
+    _at_most(speculation.max_depth, info.max_tree_depth, "speculation.tree.max_depth")
+
+
+def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> None:
+    if not low <= value <= high:  # NaN is in no range
+        raise RequestError(f"{name} is {value}; it must be {wanted}", name)
+
+
+def _at_most(value: int | None, limit: int, name: str) -> None:
+    if value is not None and not 1 <= value <= limit:
+        raise RequestError(f"{name} is {value}; this server allows 1 to {limit}", name)

@@ -1,0 +1,52 @@
+"""Linear layers with weights laid out for oneDNN's kernels, put in place of `nn.Linear` on a CPU.
+
+An unpacked bfloat16 product re-orders its weight on every call, which is most of a small model's step.
+The packed product gives the same numbers; docs/performance.md has the ratio.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class PackedLinear(nn.Module):
+    """``y = x W^T + b`` with ``W`` packed. Inference only; the plain weight is not kept."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._dtype = linear.weight.dtype
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self._bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, self.in_features).to(self._dtype)
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(flat, self._packed, self._bias, "none", [], "")
+        return output.view(*x.shape[:-1], self.out_features)
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether packing pays and works here: bfloat16 on a CPU with oneDNN support for it."""
+    return (
+        device.type == "cpu"
+        and dtype == torch.bfloat16
+        and torch.backends.mkldnn.is_available()
+        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace every `nn.Linear` of ``model`` in place; returns how many. Weights must be final."""
+    return sum(_pack_children(module) for module in list(model.modules()))
+
+
+def _pack_children(module: nn.Module) -> int:
+    children: list[tuple[str, Any]] = [
+        (name, child) for name, child in module.named_children() if type(child) is nn.Linear
+    ]
+    for name, child in children:
+        setattr(module, name, PackedLinear(child))
+    return len(children)
