@@ -1,0 +1,94 @@
+"""Running a generation for an HTTP request: as one JSON body, or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+from resispec.engine.request import RequestError
+from sse_starlette import EventSourceResponse
+
+from .errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error, invalid_request
+from .generation import Collected, Generation
+from .report import metrics_body, usage_body
+from .schemas.common import GenerationBody
+from .schemas.usage import MetricsBody, UsageBody
+from .writers import Writer
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def respond(
+    request: Request, body: GenerationBody, generation: Generation, writer: Writer, keep_alive: float
+) -> Response:
+    """The answer to ``body``; in either form, a client that goes away ends the generation.
+
+    keep_alive: seconds between comments in a silent stream; 0: none.
+    """
+    if body.stream:
+        return EventSourceResponse(_events(body, generation, writer), ping=keep_alive, sep="\n")
+    answer = await _unless_disconnected(request, _answer(body, generation, writer))
+    if answer is None:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    return Response(answer, media_type="application/json")
+
+
+async def _answer(body: GenerationBody, generation: Generation, writer: Writer) -> str:
+    choices = [Collected() for _ in generation.usages]
+    async for index, output in generation.outputs():
+        choices[index].add(output)
+    return writer.answer(choices, *_figures(body, generation)).model_dump_json()
+
+
+async def _events(body: GenerationBody, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
+    try:
+        async for index, output in generation.outputs():
+            for chunk in writer.chunks(index, output):
+                if body.continuous_usage:
+                    chunk.usage, _ = _figures(body, generation)
+                yield _event(chunk.model_dump_json())
+        if body.include_usage:
+            yield _event(writer.usage_chunk(*_figures(body, generation)).model_dump_json())
+    except RequestError as exc:
+        yield _event(json.dumps(invalid_request(exc).body()))
+    except ApiError as exc:
+        yield _event(json.dumps(exc.body()))
+    except Exception:
+        # The status has been sent, so the client can learn of it only here.
+        logger.exception("a stream failed")
+        yield _event(json.dumps(internal_error().body()))
+    yield _event("[DONE]")
+
+
+def _figures(body: GenerationBody, generation: Generation) -> tuple[UsageBody, MetricsBody | None]:
+    usage = usage_body(generation.usages, body.sequences_per_prompt, generation.speculation)
+    return usage, metrics_body(list(generation.metrics.values()), usage.completion_tokens)
+
+
+def _event(data: str) -> bytes:
+    return f"data: {data}\n\n".encode()
+
+
+async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of ``work``, or None if the client hung up first; ``work`` is then cancelled."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for future in (task, watch):
+            future.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    # The body has been read, so the next message that is no more of it says that the client has gone.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

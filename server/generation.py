@@ -1,0 +1,104 @@
+"""One HTTP request's sequences in the engine, merged into one stream of outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+
+from resispec.engine.client import EngineClient
+from resispec.engine.outputs import FinishReason, RequestMetrics, RequestOutput, SpeculationMetrics, Usage
+from resispec.engine.request import Request
+
+from .errors import ApiError
+
+
+class Generation:
+    """Runs ``requests`` together. Closing it aborts what is unfinished.
+
+    Keeps the figures the answer reports: the latest usage, and the metrics of finished sequences.
+    """
+
+    def __init__(self, client: EngineClient, requests: Sequence[Request]) -> None:
+        self._client = client
+        self._requests = requests
+        # News of a choice; None: it was aborted here.
+        self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+        self._pumps: list[asyncio.Task[None]] = []
+        self.usages = [Usage(len(request.prompt_token_ids), 0) for request in requests]
+        self.metrics: dict[int, RequestMetrics] = {}
+        self.finish_reasons: dict[int, FinishReason] = {}
+
+    @property
+    def speculation(self) -> list[SpeculationMetrics]:
+        return [part.speculation for part in self.metrics.values() if part.speculation is not None]
+
+    async def start(self) -> None:
+        """Queue every sequence in the engine. Raises RequestError for one that it refuses."""
+        try:
+            for index, request in enumerate(self._requests):
+                outputs = self._client.generate(request)
+                self._pumps.append(asyncio.create_task(self._pump(index, outputs)))
+        finally:
+            # A task that is cancelled before its first step never runs, so it could not abort anything.
+            await asyncio.sleep(0)
+
+    async def outputs(self) -> AsyncIterator[tuple[int, RequestOutput]]:
+        """(choice, news) as they come, until every sequence has finished.
+
+        Raises RequestError or, for a sequence that failed in the engine, ApiError 500.
+        """
+        while len(self.finish_reasons) < len(self._requests):
+            index, news = await self._news.get()
+            if isinstance(news, Exception):
+                raise news
+            if index in self.finish_reasons:
+                continue  # aborted after its last output
+            if news is None:
+                request_id = self._requests[index].request_id
+                news = RequestOutput(request_id, "", (), self.usages[index], FinishReason.ABORT)
+            if news.finish_reason is FinishReason.ERROR:
+                raise ApiError(500, news.error or "The engine failed on this request", code="engine_error")
+            self.usages[index] = news.usage
+            if news.metrics is not None:
+                self.metrics[index] = news.metrics
+            if news.finish_reason is not None:
+                self.finish_reasons[index] = news.finish_reason
+            yield index, news
+
+    def abort(self) -> None:
+        """End every unfinished sequence with ``FinishReason.ABORT``, what it delivered kept."""
+        for index, pump in enumerate(self._pumps):
+            if not pump.done():
+                pump.cancel()
+                self._news.put_nowait((index, None))
+
+    async def aclose(self) -> None:
+        """Stop everything; returns when the engine has been told. Idempotent."""
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _pump(self, index: int, outputs: AsyncIterator[RequestOutput]) -> None:
+        try:
+            async for output in outputs:
+                self._news.put_nowait((index, output))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, `outputs` raises it
+            self._news.put_nowait((index, exc))
+
+
+@dataclasses.dataclass(slots=True)
+class Collected:
+    """Everything one choice delivered."""
+
+    text: str = ""
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        self.text += output.text
+        self.token_ids.extend(output.token_ids)
+        if output.finish_reason is not None:
+            self.finish_reason = output.finish_reason
+            self.stop_reason = output.stop_reason

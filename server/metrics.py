@@ -1,0 +1,192 @@
+"""The Prometheus metrics, fed from the engine's stats. The only place that knows Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.exposition import choose_encoder
+from resispec.engine.outputs import EngineInfo, FinishReason, SpeculationStats, StepStats
+
+PREFIX = "resispec"
+
+# Seconds; fine enough for tokens that are a millisecond apart.
+TOKEN_BUCKETS = (
+    *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06),
+    *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0),
+)
+REQUEST_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
+    *(120.0, 300.0, 600.0),
+)
+PHASE_BUCKETS = (*(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),)
+COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class _Registry(CollectorRegistry):
+    """A registry without the ``_created`` series, which double the output and help nobody here."""
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+class Metrics:
+    """All metrics of one app, in a registry of its own.
+
+    Label sets are bounded: one model name, the verifiers, the phases, the reasons, and depths and
+    child slots up to the tree's limits.
+    """
+
+    def __init__(self, info: EngineInfo, model_name: str, version: str) -> None:
+        self._registry = _Registry(auto_describe=False)
+        self._model = model_name
+        self._acceptance: dict[str, tuple[list[int], list[int]]] = {}
+
+        build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "draft", "dtype")
+        build.labels(model_name, version, info.draft or "", info.dtype).set(1)
+        # Not the served model's name: its `model` label is "target" or "draft".
+        self._kv_usage = Gauge(
+            "kv_cache_usage_ratio",
+            "KV rows held by live requests over all rows.",
+            ("model",),
+            namespace=PREFIX,
+            registry=self._registry,
+        )
+        self._running = self._gauge("num_requests_running", "Sequences that take part in steps.")
+        self._waiting = self._gauge("num_requests_waiting", "Sequences in the engine's queue.")
+
+        counter, seconds = self._counter, self._histogram
+        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens computed.")
+        self._generation_tokens = counter("generation_tokens", "Tokens delivered.")
+        self._success = counter("request_success", "Finished sequences.", "finished_reason")
+        self._failure = counter("request_failure", "Failed requests.", "reason")
+        self._rejections = counter("admission_rejections", "Requests answered 503.", "reason")
+        self._preemptions = counter("num_preemptions", "Sequences put back into the queue.")
+        self._cache_queries = counter("prefix_cache_queries", "Prompt tokens looked up.")
+        self._cache_hits = counter("prefix_cache_hits", "Prompt tokens found.")
+        self._ttft = seconds("time_to_first_token_seconds", "Arrival to first token.", REQUEST_BUCKETS)
+        self._itl = seconds("inter_token_latency_seconds", "Time per token after the first.", TOKEN_BUCKETS)
+        self._e2e = seconds("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_BUCKETS)
+        self._queue = seconds("request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS)
+        self._prefill = seconds("request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS)
+        self._decode = seconds("request_decode_time_seconds", "First token to last token.", REQUEST_BUCKETS)
+        self._iteration = self._histogram("iteration_tokens", "Tokens in a target step.", COUNT_BUCKETS)
+        self._phase = seconds("step_seconds", "Time of a step's phase.", PHASE_BUCKETS, "phase")
+
+        self._drafts = counter("spec_decode_num_drafts", "Trees verified.", "verifier")
+        self._draft_tokens = counter("spec_decode_num_draft_tokens", "Candidates verified.", "verifier")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Candidates kept.", "verifier")
+        self._proposed_per_pos = counter(
+            "spec_decode_num_drafts_per_pos", "Trees with candidates at this depth.", "verifier", "position"
+        )
+        self._accepted_per_pos = counter(
+            "spec_decode_num_accepted_tokens_per_pos", "Candidates kept at a depth.", "verifier", "position"
+        )
+        self._accepted_per_child = counter(
+            "spec_decode_num_accepted_tokens_per_child", "Kept, by child slot.", "verifier", "child"
+        )
+        self._acceptance_rate = self._gauge(
+            "acceptance_rate", "Kept over proposed at a depth, since the start.", "verifier", "position"
+        )
+        self._acceptance_length = self._histogram(
+            "acceptance_length",
+            "Tokens of a speculative step, correction or bonus included.",
+            range(1, info.max_tree_depth + 2),
+            "verifier",
+        )
+        self._tree_nodes = self._histogram(
+            "tree_nodes", "Candidates in a tree.", range(1, info.max_tree_nodes + 1), "verifier"
+        )
+        self._speculation_off = counter("speculation_off", "Sequences stepped without a tree.", "reason")
+        self._underflow = counter("residual_underflow", "Corrections drawn from an underflown residual.")
+
+    def observe_step(self, stats: StepStats) -> None:
+        """Take in one step; a listener for `EngineClient.on_stats`."""
+        model = self._model
+        self._running.labels(model).set(stats.num_running)
+        self._waiting.labels(model).set(stats.num_waiting)
+        self._kv_usage.labels("target").set(stats.kv_usage_target)
+        self._kv_usage.labels("draft").set(stats.kv_usage_draft)
+        self._prompt_tokens.labels(model).inc(stats.prompt_tokens)
+        self._generation_tokens.labels(model).inc(stats.generation_tokens)
+        self._preemptions.labels(model).inc(stats.num_preemptions)
+        self._cache_queries.labels(model).inc(stats.prefix_cache_queries)
+        self._cache_hits.labels(model).inc(stats.prefix_cache_hits)
+        self._underflow.labels(model).inc(stats.residual_underflow)
+        if stats.iteration_tokens:
+            self._iteration.labels(model).observe(stats.iteration_tokens)
+        for seconds in stats.time_to_first_token:
+            self._ttft.labels(model).observe(seconds)
+        for seconds in stats.inter_token_latency:
+            self._itl.labels(model).observe(seconds)
+        for phase, seconds in stats.phase_seconds:
+            self._phase.labels(model, phase).observe(seconds)
+        for reason, count in stats.speculation_off:
+            self._speculation_off.labels(model, reason).inc(count)
+        for finished in stats.finished:
+            if finished.finish_reason is FinishReason.ERROR:
+                self._failure.labels(model, "engine_error").inc()
+            else:
+                self._success.labels(model, finished.finish_reason.value).inc()
+            self._e2e.labels(model).observe(finished.metrics.e2e_ms / 1000)
+            self._queue.labels(model).observe(finished.metrics.queue_time_ms / 1000)
+            self._prefill.labels(model).observe(finished.metrics.prefill_time_ms / 1000)
+            self._decode.labels(model).observe(finished.metrics.generation_time_ms / 1000)
+        for part in stats.speculation:
+            self._observe_speculation(part)
+
+    def _observe_speculation(self, part: SpeculationStats) -> None:
+        labels = (self._model, part.verifier)
+        self._drafts.labels(*labels).inc(part.num_drafts)
+        self._draft_tokens.labels(*labels).inc(part.num_draft_tokens)
+        self._accepted.labels(*labels).inc(sum(part.accepted))
+        for accepted in part.accepted:
+            self._acceptance_length.labels(*labels).observe(accepted + 1)
+        for nodes in part.tree_nodes:
+            self._tree_nodes.labels(*labels).observe(nodes)
+        for child, count in enumerate(part.accepted_by_child):
+            self._accepted_per_child.labels(*labels, str(child)).inc(count)
+        for depth, count in enumerate(part.accepted_by_depth):
+            self._accepted_per_pos.labels(*labels, str(depth)).inc(count)
+        for depth, count in enumerate(part.proposed_by_depth):
+            self._proposed_per_pos.labels(*labels, str(depth)).inc(count)
+        self._update_rates(part)
+
+    def _update_rates(self, part: SpeculationStats) -> None:
+        kept, proposed = self._acceptance.setdefault(part.verifier, ([], []))
+        for totals, counts in ((kept, part.accepted_by_depth), (proposed, part.proposed_by_depth)):
+            totals.extend([0] * (len(counts) - len(totals)))
+            for depth, count in enumerate(counts):
+                totals[depth] += count
+        for depth, (numerator, denominator) in enumerate(zip(kept, proposed, strict=False)):
+            if denominator:
+                rate = self._acceptance_rate.labels(self._model, part.verifier, str(depth))
+                rate.set(numerator / denominator)
+
+    def rejected(self, reason: str) -> None:
+        """A request was answered 503: "queue_full" or "draining"."""
+        self._rejections.labels(self._model, reason).inc()
+
+    def failed(self, status: int) -> None:
+        """A request was refused with ``status``, or crashed (500). The engine's failures are in its stats."""
+        reasons = {400: "bad_request", 401: "unauthorized", 404: "not_found", 413: "too_large"}
+        reason = reasons.get(status, "internal_error" if status >= 500 else "other")
+        self._failure.labels(self._model, reason).inc()
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """The exposition and its content type, in the format that the ``Accept`` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(
+            name, text, ("model", *labels), namespace=PREFIX, registry=self._registry, buckets=tuple(buckets)
+        )

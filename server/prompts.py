@@ -1,0 +1,129 @@
+"""From texts and messages to token ids, off the event loop when that takes long."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar, cast
+
+from .errors import invalid
+from .schemas.validators import is_unicode
+
+T = TypeVar("T")
+
+LONG_TEXT = 4096  # characters; tokenising this many takes about a millisecond
+
+
+class Tokenizer(Protocol):
+    """What the server needs of a transformers tokenizer."""
+
+    chat_template: Any  # a Jinja template, several by name, or None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def apply_chat_template(
+        self,
+        conversation: list[dict[str, str]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        **kwargs: Any,
+    ) -> Any: ...
+
+
+def load_tokenizer(path: str) -> Tokenizer:
+    """The tokenizer in the model folder ``path``. Slow: imports transformers."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    # The context is checked per request, with an answer; the tokenizer would only log a warning.
+    tokenizer.model_max_length = 1 << 60
+    return cast(Tokenizer, tokenizer)
+
+
+class Prompts:
+    """Encodes prompts for one model. Every fault of the user's is an ApiError with status 400."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        # One thread: the tokenizer is not safe to use from several.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._reserved = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def encode(self, prompt: str | list[int]) -> tuple[int, ...]:
+        """The token ids of one completion prompt, special tokens added to a text."""
+        if isinstance(prompt, list):
+            for token_id in prompt:
+                if not 0 <= token_id < self._vocab_size:
+                    raise invalid("prompt", f"token id {token_id} is not in [0, {self._vocab_size})")
+            token_ids = tuple(prompt)
+        else:
+            token_ids = await self._encode("prompt", prompt, add_special_tokens=True) if prompt else ()
+        if not token_ids:
+            raise invalid("prompt", "is empty; send at least one token")
+        return token_ids
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of a prompt given as token ids, special tokens spelled out."""
+        return await self._run(
+            len(token_ids), lambda: self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        )
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        template_kwargs: Mapping[str, Any],
+    ) -> tuple[int, ...]:
+        """The token ids of a conversation, laid out by the model's own chat template."""
+        if not self._tokenizer.chat_template:
+            raise invalid("messages", "this model has no chat template; use /v1/completions")
+        for name in template_kwargs:
+            if name in self._reserved:
+                raise invalid("chat_template_kwargs", f"{name!r} cannot be set there")
+
+        def render() -> str:
+            return str(
+                self._tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    **template_kwargs,
+                )
+            )
+
+        try:
+            text = await self._run(sum(len(message["content"]) for message in messages), render)
+        except Exception as exc:
+            # Templates refuse what they do not support by raising anything: unknown roles, wrong order.
+            raise invalid("messages", f"the model's chat template refused them: {exc}") from exc
+        token_ids = await self._encode("messages", text, add_special_tokens=False)
+        if not token_ids:
+            raise invalid("messages", "the prompt made of them is empty")
+        return token_ids
+
+    async def _encode(self, field: str, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        if not is_unicode(text):
+            raise invalid(field, "has half a surrogate pair in it")
+
+        def encode() -> tuple[int, ...]:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+        return await self._run(len(text), encode)
+
+    async def _run(self, length: int, work: Callable[[], T]) -> T:
+        if length < LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,44 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from ..errors import invalid
+from ..schemas.chat import ChatCompletion, ChatRequest
+from ..state import RequestScope, State
+from ..translate import check_fields, engine_requests
+from ..writers import ChatWriter
+from .generate import generate, new_envelope
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions", responses={200: {"model": ChatCompletion}}, response_model=None)
+async def create_chat_completion(
+    body: ChatRequest, request: Request, state: State, scope: RequestScope
+) -> Response:
+    """Answer a conversation, laid out by the model's chat template."""
+    _check(body, ignore_unknown=state.settings.ignore_unknown_fields)
+    envelope = new_envelope("chatcmpl", body, request, state)
+    prompt = await state.prompts.chat(
+        [message.for_template() for message in body.messages],
+        add_generation_prompt=(
+            not body.continue_final_message
+            if body.add_generation_prompt is None
+            else body.add_generation_prompt
+        ),
+        continue_final_message=bool(body.continue_final_message),
+        template_kwargs=body.chat_template_kwargs or {},
+    )
+    requests = engine_requests(body, state.info, [prompt], prompt_field="messages", default_max_tokens=None)
+    writer = ChatWriter(envelope, prompt, bool(body.return_token_ids))
+    return await generate(request, body, requests, writer, state, scope)
+
+
+def _check(body: ChatRequest, *, ignore_unknown: bool) -> None:
+    check_fields(body, ignore_unknown=ignore_unknown)
+    if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
+        raise invalid("max_completion_tokens", "differs from max_tokens; send one of them")
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid("add_generation_prompt", "not together with continue_final_message")

@@ -1,0 +1,125 @@
+"""Bodies of ``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from .common import Body, GenerationBody
+from .usage import Absent, Envelope, UsageBody
+from .validators import only
+
+
+def check_content(value: object) -> str:
+    """The text of a message: a string, or parts of type text, joined by newlines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        texts = [_part_text(part) for part in value]
+        return "\n".join(texts)
+    raise PydanticCustomError("invalid_value", "must be a string or a list of parts of type text")
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    raise PydanticCustomError(
+        "unsupported_parameter", "content part of type {kind} is not supported; text is", {"kind": repr(kind)}
+    )
+
+
+Content = Annotated[str, PlainValidator(check_content, json_schema_input_type=str | list[dict[str, str]])]
+
+
+class Message(Body):
+    """One turn. ``developer`` is OpenAI's newer word for ``system``."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    name: str | None = None
+
+    # Null or empty in messages that clients send back as they got them.
+    refusal: Annotated[Any, only()] = None
+    tool_calls: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only()] = None
+    audio: Annotated[Any, only()] = None
+    annotations: Annotated[Any, only([])] = None
+
+    def for_template(self) -> dict[str, str]:
+        """The message as chat templates expect it."""
+        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+        return message if self.name is None else message | {"name": self.name}
+
+
+class ChatRequest(GenerationBody):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    logprobs: Annotated[Any, only(False)] = None
+    top_logprobs: Annotated[Any, only(0)] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
+    structured_outputs: Annotated[Any, only()] = None
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none", "auto")] = None
+    parallel_tool_calls: Annotated[Any, only(True, False)] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+    reasoning_effort: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only()] = None
+    web_search_options: Annotated[Any, only()] = None
+
+    def token_limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AssistantMessage
+    logprobs: None = None
+    finish_reason: str | None
+    stop_reason: int | str | None = None
+    token_ids: Absent[list[int]] = None
+
+
+class ChatCompletion(Envelope):
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
+    usage: UsageBody
+    prompt_token_ids: Absent[list[int]] = None
+
+
+class Delta(BaseModel):
+    role: Absent[Literal["assistant"]] = None
+    content: Absent[str] = None
+
+
+class ChatChunkChoice(BaseModel):
+    index: int
+    delta: Delta
+    logprobs: None = None
+    finish_reason: str | None = None
+    stop_reason: Absent[int | str] = None
+    token_ids: Absent[list[int]] = None
+
+
+class ChatChunk(Envelope):
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    choices: list[ChatChunkChoice]
+    usage: UsageBody | None = None
+    prompt_token_ids: Absent[list[int]] = None

@@ -1,0 +1,74 @@
+"""Small checks that the request schemas share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import AfterValidator, BaseModel
+from pydantic_core import PydanticCustomError
+
+
+def only(*no_ops: object) -> AfterValidator:
+    """For a field this server knows but does not honour: refuse all values except those without effect."""
+
+    def check(value: Any) -> Any:
+        # Compared with their types: 0 == False, yet `logprobs: 0` asks for something.
+        if value is None or any(type(value) is type(no_op) and value == no_op for no_op in no_ops):
+            return value
+        raise PydanticCustomError("unsupported_parameter", "this server does not support it; leave it out")
+
+    return AfterValidator(check)
+
+
+def check_prompt(value: object) -> list[str] | list[list[int]]:
+    """One or several prompts, as texts or as token ids, always as a list."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return value
+        if _token_ids(value):
+            return [value]
+        if all(isinstance(item, list) and _token_ids(item) for item in value):
+            return value
+    raise PydanticCustomError(
+        "invalid_value",
+        "must be a string, a list of strings, a list of token ids or a list of lists of token ids, not empty",
+    )
+
+
+def _token_ids(values: list[object]) -> bool:
+    return all(type(item) is int for item in values)
+
+
+def check_stop(value: object) -> tuple[str, ...]:
+    """Stop strings: none, one, or a list of up to four, none of them empty."""
+    values = [] if value is None else [value] if isinstance(value, str) else value
+    if isinstance(values, list) and len(values) <= 4:
+        strings = tuple(item for item in values if isinstance(item, str) and item and is_unicode(item))
+        if len(strings) == len(values):
+            return strings
+    raise PydanticCustomError("invalid_value", "must be a string or a list of up to 4 strings, none empty")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether ``text`` can be encoded: JSON may spell half a surrogate pair, which no text contains."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def unknown_fields(model: BaseModel, prefix: str = "") -> Iterator[str]:
+    """The names of fields that no schema declares, nested ones included, unless they are null."""
+    for name, value in (model.model_extra or {}).items():
+        if value is not None:
+            yield prefix + name
+    for name in model.model_fields_set & type(model).model_fields.keys():
+        value = getattr(model, name)
+        for position, item in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(item, BaseModel):
+                where = f"{name}[{position}]" if isinstance(value, list) else name
+                yield from unknown_fields(item, f"{prefix}{where}.")

@@ -1,0 +1,290 @@
+"""The server's settings: a flag, an environment variable or a line in a TOML file each."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+from resispec.engine.config import ConfigError, EngineConfig
+
+ENV_PREFIX = "RESISPEC_"
+
+MODEL = {"panel": "Model"}
+MEMORY = {"panel": "Batching and memory"}
+SPECULATION = {"panel": "Speculation"}
+HTTP = {"panel": "HTTP"}
+OPERATION = {"panel": "Operation"}
+
+
+def _split(value: object) -> object:
+    """Let an environment variable hold a list as ``a,b``."""
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+def _auto(value: object) -> object:
+    """Let ``auto`` stand for "chosen at start", which is None here."""
+    return None if value == "auto" else value
+
+
+class ServerSettings(BaseSettings):
+    """Everything that can be set. Precedence: flag, environment, file, default.
+
+    ``None`` means: chosen at start from the model and the machine.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+
+    config: Annotated[
+        Path | None, Field(description="TOML file with these settings, one 'name = value' a line.")
+    ] = None
+
+    target: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="Target model: 'default', a hub id, a local folder or a GGUF file.",
+            json_schema_extra=MODEL,
+        ),
+    ] = "default"
+    draft: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Draft model: 'default' (goes with the default target), 'none', a hub id, a local "
+            "folder or a GGUF file. Unset: 'default' with the default target, else 'none'.",
+            json_schema_extra=MODEL,
+        ),
+    ] = None
+    served_model_name: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(
+            description="Name clients ask for; repeat for aliases. Unset: the target's.",
+            json_schema_extra=MODEL,
+        ),
+    ] = []
+    device: Annotated[
+        str,
+        Field(
+            pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+            description="auto, cpu, cuda or cuda:N.",
+            json_schema_extra=MODEL,
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Field(description="auto, float32, bfloat16 or float16.", json_schema_extra=MODEL),
+    ] = "auto"
+    max_model_len: Annotated[
+        Annotated[int, Field(gt=1)] | None,
+        BeforeValidator(_auto),
+        Field(
+            description="Longest sequence, prompt and answer, in tokens. Unset: the model's context.",
+            json_schema_extra=MODEL,
+        ),
+    ] = None
+    offline: Annotated[bool, Field(description="Never touch a network.", json_schema_extra=MODEL)] = False
+
+    max_num_seqs: Annotated[
+        int, Field(ge=1, le=4096, description="Sequences that run together.", json_schema_extra=MEMORY)
+    ] = 16
+    max_num_batched_tokens: Annotated[
+        int,
+        Field(ge=1, le=1 << 20, description="Tokens in one step of the target.", json_schema_extra=MEMORY),
+    ] = 512
+    kv_memory: Annotated[
+        Annotated[ByteSize, Field(gt=0)] | None,
+        BeforeValidator(_auto),
+        Field(
+            description="KV memory of both models together, such as 2GiB. Unset: from what is free.",
+            json_schema_extra=MEMORY,
+        ),
+    ] = None
+    prefix_caching: Annotated[
+        bool, Field(description="Keep and reuse the KV memory of prompt prefixes.", json_schema_extra=MEMORY)
+    ] = True
+    num_threads: Annotated[
+        Annotated[int, Field(gt=0)] | None,
+        BeforeValidator(_auto),
+        Field(description="CPU threads. Unset: the physical cores.", json_schema_extra=MEMORY),
+    ] = None
+
+    verifier: Annotated[
+        str,
+        Field(min_length=1, description="Verifier of drafted tokens.", json_schema_extra=SPECULATION),
+    ] = "resispec"
+    max_tree_nodes: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="Candidates in a tree, the root not counted.",
+            json_schema_extra=SPECULATION,
+        ),
+    ] = 12
+    max_tree_depth: Annotated[
+        int, Field(ge=1, le=64, description="Drafted levels of a tree.", json_schema_extra=SPECULATION)
+    ] = 4
+
+    host: Annotated[str, Field(min_length=1, description="Address to listen on.", json_schema_extra=HTTP)] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, Field(ge=0, le=65535, description="Port to listen on; 0: any free one.", json_schema_extra=HTTP)
+    ] = 8000
+    api_key: Annotated[
+        list[Annotated[SecretStr, Field(min_length=1)]],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(description="Key that clients must send; repeat for several.", json_schema_extra=HTTP),
+    ] = []
+    max_queue: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Sequences that may wait beyond the running ones; more get 503.",
+            json_schema_extra=HTTP,
+        ),
+    ] = 256
+    max_body_bytes: Annotated[
+        ByteSize,
+        Field(
+            gt=0, description="Longest request body, such as 4MiB; longer get 413.", json_schema_extra=HTTP
+        ),
+    ] = ByteSize(4 << 20)
+    sse_keep_alive: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Seconds between stream comments; 0: none.",
+            json_schema_extra=HTTP,
+        ),
+    ] = 15.0
+    ignore_unknown_fields: Annotated[
+        bool, Field(description="Ignore unknown request fields, not refuse them.", json_schema_extra=HTTP)
+    ] = False
+
+    drain_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Seconds that running requests get to finish after SIGTERM.",
+            json_schema_extra=OPERATION,
+        ),
+    ] = 30.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Field(description="debug, info, warning or error.", json_schema_extra=OPERATION),
+    ] = "info"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Order the sources: given values (the flags), environment, the TOML file."""
+        given = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
+        path = _config_path(given)
+        file = (TomlConfigSettingsSource(settings_cls, path),) if path else ()
+        return (init_settings, env_settings, *file)
+
+    @model_validator(mode="after")
+    def _draft_fits_target(self) -> Self:
+        if self.draft == "default" and self.target != "default":
+            raise ValueError("draft 'default' goes with the default target only; name a draft, or use 'none'")
+        return self
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names a request may ask for; the first one is shown."""
+        return tuple(self.served_model_name) or (self.target,)
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's part of the settings."""
+        draft = self.draft or ("default" if self.target == "default" else "none")
+        return EngineConfig(
+            target=self.target,
+            draft=None if draft == "none" else draft,
+            device=self.device,
+            dtype=self.dtype,
+            max_num_seqs=self.max_num_seqs,
+            max_model_len=self.max_model_len,
+            kv_memory=None if self.kv_memory is None else int(self.kv_memory),
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            verifier=self.verifier,
+            max_tree_nodes=self.max_tree_nodes,
+            max_tree_depth=self.max_tree_depth,
+            prefix_caching=self.prefix_caching,
+            num_threads=self.num_threads,
+            offline=self.offline,
+        )
+
+
+def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
+    """The settings from ``flags`` (only those given), the environment and the file.
+
+    Raises ConfigError naming the first setting at fault, its value, where it came from, and why.
+    """
+    path = _config_path(flags)
+    if path is not None:
+        _check_file(path)
+    try:
+        return ServerSettings(**flags)
+    except ValidationError as exc:
+        raise _explain(exc, flags, path) from None
+
+
+def _config_path(flags: Mapping[str, Any]) -> Path | None:
+    path = flags.get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
+    return Path(path) if path else None
+
+
+def _check_file(path: Path) -> None:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigError(f"config: cannot read {path}: {exc.strerror}", "config") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"config: {path} is not TOML: {exc}", "config") from exc
+    for name in values:
+        if name not in ServerSettings.model_fields:
+            close = difflib.get_close_matches(name.replace("-", "_"), ServerSettings.model_fields, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else "see 'resispec serve --help'"
+            raise ConfigError(f"{name}: unknown setting in {path}; {hint}", name)
+
+
+def _explain(exc: ValidationError, flags: Mapping[str, Any], path: Path | None) -> ConfigError:
+    error = exc.errors(include_url=False)[0]
+    reason = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return ConfigError(reason, "draft")
+    name = str(error["loc"][0])
+    if name in flags:
+        source = f"--{name.replace('_', '-')}"
+    elif (variable := f"{ENV_PREFIX}{name.upper()}") in os.environ:
+        source = variable
+    else:
+        source = str(path)
+    value = "" if name == "api_key" else f" {error['input']!r}"  # a key is nobody else's business
+    purpose = ServerSettings.model_fields[name].description
+    return ConfigError(f"{name}:{value} (from {source}) cannot be used: {reason}. {purpose}", name)

@@ -1,0 +1,164 @@
+"""From a validated body to the engine's requests: defaults filled in, limits checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+
+from resispec.engine.outputs import EngineInfo
+from resispec.engine.request import Request, SamplingParams, SpeculationParams
+
+from .errors import ApiError, invalid
+from .schemas.common import GenerationBody, SpeculationOptions
+from .schemas.validators import unknown_fields
+
+
+def check_fields(body: GenerationBody, *, ignore_unknown: bool) -> None:
+    """Refuse unknown fields, and fields that do not go together. Raises ApiError 400."""
+    if not ignore_unknown and (unknown := sorted(unknown_fields(body))):
+        raise invalid(unknown[0], "unknown field", "unknown_parameter")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "only together with stream: true")
+
+
+def engine_requests(
+    body: GenerationBody,
+    info: EngineInfo,
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    prompt_field: str,
+    default_max_tokens: int | None,
+) -> list[Request]:
+    """One request per choice: ``n`` for each prompt, in order.
+
+    default_max_tokens: the answer's limit when the body has none; None: the rest of the context.
+    Raises ApiError 400.
+    """
+    requests: list[Request] = []
+    # Not the client's id: clients may use one twice.
+    unique = uuid.uuid4().hex
+    speculation = speculation_params(body.speculation, info)
+    for prompt in prompts:
+        limit = _answer_limit(body, info, len(prompt), prompt_field, default_max_tokens)
+        for copy in range(body.sequences_per_prompt):
+            requests.append(
+                Request(
+                    request_id=f"{unique}-{len(requests)}",
+                    prompt_token_ids=prompt,
+                    sampling=sampling_params(body, info, limit, copy),
+                    speculation=speculation,
+                    priority=body.priority or 0,
+                    cache_salt=_cache_salt(body),
+                )
+            )
+    return requests
+
+
+def sampling_params(body: GenerationBody, info: EngineInfo, max_tokens: int, copy: int) -> SamplingParams:
+    """The body's parameters, else the model's own defaults, else the neutral ones."""
+
+    def chosen(value: float | None, name: str, neutral: float) -> float:
+        return info.generation_defaults.get(name, neutral) if value is None else value
+
+    if body.min_tokens and body.min_tokens > max_tokens:
+        raise invalid("min_tokens", f"{body.min_tokens} is more than the answer's limit of {max_tokens}")
+    return SamplingParams(
+        temperature=chosen(body.temperature, "temperature", 1.0),
+        top_p=chosen(body.top_p, "top_p", 1.0),
+        top_k=min(max(0, int(chosen(body.top_k, "top_k", 0))), info.vocab_size),
+        min_p=chosen(body.min_p, "min_p", 0.0),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=chosen(body.repetition_penalty, "repetition_penalty", 1.0),
+        logit_bias=_logit_bias(body.logit_bias or {}, info.vocab_size),
+        seed=_seed(body.seed, copy),
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens or 0,
+        stop=body.stop,
+        stop_token_ids=_token_ids(body.stop_token_ids or [], "stop_token_ids", info.vocab_size),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        ignore_eos=bool(body.ignore_eos),
+        skip_special_tokens=body.skip_special_tokens is not False,
+    )
+
+
+def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> SpeculationParams:
+    """The body's ``speculation``, refused where this server cannot do it."""
+    if options is None:
+        return SpeculationParams()
+    enabled = options.enabled is not False
+    if enabled and info.draft is None:
+        raise invalid("speculation", "this server runs without a draft; only enabled: false works")
+    if options.verifier is not None and options.verifier not in info.verifiers:
+        known = ", ".join(info.verifiers)
+        raise invalid("speculation.verifier", f"{options.verifier!r} is not one of: {known}")
+    nodes = options.tree.max_nodes if options.tree else None
+    depth = options.tree.max_depth if options.tree else None
+    for name, value, most in (
+        ("max_nodes", nodes, info.max_tree_nodes),
+        ("max_depth", depth, info.max_tree_depth),
+    ):
+        if value is not None and value > most:
+            raise invalid(f"speculation.tree.{name}", f"{value} is more than this server's {most}")
+    return SpeculationParams(enabled, options.verifier, nodes, depth)
+
+
+def _answer_limit(
+    body: GenerationBody, info: EngineInfo, prompt: int, prompt_field: str, default: int | None
+) -> int:
+    room = info.max_model_len - prompt
+    if room < 1:
+        raise _too_long(
+            prompt_field,
+            f"{prompt} tokens, but the context holds {info.max_model_len}, one of them for the answer",
+        )
+    name, limit = body.token_limit()
+    if limit is None:
+        return room if default is None else min(default, room)
+    if limit > room:
+        raise _too_long(
+            name,
+            f"{limit} tokens after a prompt of {prompt} exceed the context of {info.max_model_len}; "
+            f"at most {room} fit",
+        )
+    return limit
+
+
+def _too_long(field: str, message: str) -> ApiError:
+    return invalid(field, message, "context_length_exceeded")
+
+
+def _token_ids(values: Sequence[int], field: str, vocab_size: int) -> tuple[int, ...]:
+    for value in values:
+        if not 0 <= value < vocab_size:
+            raise invalid(field, f"token id {value} is not in [0, {vocab_size})")
+    return tuple(values)
+
+
+def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    # Keys are strings in JSON; ASCII digits only, and short enough to be read as a number.
+    for key in bias:
+        if not (key.isascii() and key.isdecimal() and len(key) < 12):
+            raise invalid("logit_bias", f"{key[:40]!r} is not a token id")
+    token_ids = _token_ids([int(key) for key in bias], "logit_bias", vocab_size)
+    return tuple(zip(token_ids, bias.values(), strict=True))
+
+
+def _seed(seed: int | None, copy: int) -> int | None:
+    """The first of ``n`` sequences keeps the seed, in [0, 2^64); the others' are derived from it."""
+    if seed is None:
+        return None
+    seed %= 1 << 64
+    if copy == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{copy}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _cache_salt(body: GenerationBody) -> str:
+    """One salt out of both fields, such that no two different pairs share one."""
+    if body.cache_salt is None and body.prompt_cache_key is None:
+        return ""
+    return json.dumps([body.cache_salt, body.prompt_cache_key])

@@ -1,0 +1,192 @@
+"""A scripted engine, a byte-level tokenizer, and a client on the app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from resispec.engine.outputs import (
+    EngineInfo,
+    FinishReason,
+    RequestMetrics,
+    RequestOutput,
+    SpeculationMetrics,
+    StepStats,
+    Usage,
+)
+from resispec.engine.request import Request, RequestError
+from resispec.server.app import create_app
+from resispec.server.settings import ServerSettings
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+VOCAB_SIZE = 258
+INFO = EngineInfo(
+    target="tiny/target",
+    draft="tiny/draft",
+    target_path="/nowhere",
+    device="cpu",
+    dtype="float32",
+    max_model_len=64,
+    max_num_seqs=2,
+    vocab_size=VOCAB_SIZE,
+    eos_token_ids=(256,),
+    verifier="resispec",
+    verifiers=("resispec", "target"),
+    max_tree_nodes=12,
+    max_tree_depth=4,
+    kv_rows=1024,
+    kv_bytes_per_row=2048,
+    generation_defaults={"temperature": 0.6, "top_k": 40.0},
+)
+
+SPECULATION = SpeculationMetrics(
+    verifier="resispec",
+    exact=True,
+    num_spec_steps=2,
+    num_draft_tokens=10,
+    num_spec_tokens=6,
+    num_accepted_draft_tokens=3,
+    acceptance_histogram=(0, 1, 1),
+    accepted_by_depth=(2, 1, 0),
+    proposed_by_depth=(2, 2, 2),
+    accepted_by_child=(2, 1),
+    draft_ms=1.0,
+    verify_ms=2.0,
+    overhead_ms=0.5,
+)
+METRICS = RequestMetrics(
+    queue_time_ms=1.0,
+    prefill_time_ms=2.0,
+    time_to_first_token_ms=3.0,
+    generation_time_ms=4.0,
+    e2e_ms=7.0,
+    mean_itl_ms=1.0,
+    tokens_per_second=500.0,
+    num_preemptions=0,
+    speculation=SPECULATION,
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One output: its text and tokens, and how it ends, if it does."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    finish: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    delay: float = 0.0
+
+
+HELLO = (Piece("He", (72, 101)), Piece("", (108,)), Piece("llo", (108, 111), FinishReason.STOP, 256))
+
+
+@dataclass
+class FakeEngine:
+    """Plays ``script`` for every request, and remembers what it was asked and what was aborted."""
+
+    info: EngineInfo = INFO
+    healthy: bool = True
+    script: Callable[[Request], tuple[Piece, ...]] = lambda _: HELLO
+    refuse: RequestError | None = None
+    requests: list[Request] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    listeners: list[Callable[[StepStats], None]] = field(default_factory=list)
+    closed: bool = False
+
+    def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
+        self.requests.append(request)
+        return self._play(request)
+
+    async def _play(self, request: Request) -> AsyncIterator[RequestOutput]:
+        done = False
+        delivered = 0
+        try:
+            await asyncio.sleep(0)
+            if self.refuse is not None:
+                done = True
+                raise self.refuse
+            for piece in self.script(request):
+                await asyncio.sleep(piece.delay)
+                delivered += len(piece.tokens)
+                done = piece.finish is not None
+                yield RequestOutput(
+                    request.request_id,
+                    piece.text,
+                    piece.tokens,
+                    Usage(len(request.prompt_token_ids), delivered, cached_tokens=1),
+                    piece.finish,
+                    piece.stop_reason,
+                    METRICS if done and piece.finish is not FinishReason.ERROR else None,
+                    piece.error,
+                )
+        finally:
+            if not done:
+                self.aborted.append(request.request_id)
+
+    def on_stats(self, listener: Callable[[StepStats], None]) -> None:
+        self.listeners.append(listener)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte; ids 256 and 257 are <eos> and <bos>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: index for index, character in enumerate(alphabet)}
+    backend = Tokenizer(models.BPE(vocab={**vocabulary, "<eos>": 256, "<bos>": 257}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>", bos_token="<bos>")
+    tokenizer.chat_template = (
+        "{% for message in messages %}"
+        "{% if message['content'] == 'refuse' %}{{ raise_exception('not this one') }}{% endif %}"
+        "{{ message['role'][0] }}:{{ message['content'] }};{% endfor %}"
+        "{% if shout is defined %}{{ shout }}{% endif %}"
+        "{% if add_generation_prompt %}>{% endif %}"
+    )
+    return tokenizer
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def settings() -> ServerSettings:
+    return ServerSettings(target="tiny", draft="none", max_queue=2, max_body_bytes=10_000)
+
+
+@pytest.fixture
+def app(engine: FakeEngine, tokenizer: PreTrainedTokenizerFast, settings: ServerSettings) -> FastAPI:
+    return create_app(engine, tokenizer, settings)
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@pytest.fixture
+def with_settings(
+    engine: FakeEngine, tokenizer: PreTrainedTokenizerFast, settings: ServerSettings
+) -> Callable[..., httpx.AsyncClient]:
+    """A client on an app with some settings changed."""
+
+    def make(**changes: object) -> httpx.AsyncClient:
+        changed = settings.model_copy(update=changes)
+        transport = httpx.ASGITransport(app=create_app(engine, tokenizer, changed))
+        return httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    return make
