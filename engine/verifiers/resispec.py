@@ -68,7 +68,7 @@ def accept_probability(law: TargetLaw, proposal: Proposal) -> Tensor:
     mass, scale, _ = _tests(law, proposal)
     kept = torch.where(scale > 0, mass / scale, 0.0).clamp(max=1)
     in_head = torch.arange(mass.shape[1], device=mass.device) < proposal.num_head[:, None]
-    before = torch.nn.functional.pad(kept[:, :-1], (1, 0))
+    before = torch.nn.functional.pad(kept, (1, 0))[:, :-1]
     return torch.where(in_head, (kept - before).clamp(min=0), kept)
 
 
@@ -82,13 +82,13 @@ def _tests(law: TargetLaw, proposal: Proposal) -> tuple[Tensor, Tensor, Tensor]:
     if proposal.tail_ids.shape[1] == 0:
         max_tail = 0
     masses = split(law, proposal)
-    head = masses.head.cumsum(1)
+    head = torch.nn.functional.pad(masses.head.cumsum(1), (1, 0))  # [B, K + 1], from 0 to p(head)
     solved = solve_thresholds(
         masses.tail, proposal.tail_probs, head[:, -1], masses.outside, proposal.num_tail, max_tail
     )
     slot = torch.arange(slots, device=head.device)
     in_head = slot < proposal.num_head[:, None]
-    mass = torch.where(in_head, head, 0.0)
+    mass = torch.where(in_head, head[:, 1:], 0.0)
     scale = solved.remainder[:, None].expand_as(mass)
     if max_tail > 0:
         test = slot - proposal.num_head[:, None]  # the slot's place among the tail draws

@@ -1,0 +1,121 @@
+"""Children of nodes: what the head and the tail's law are, and that the draws come from that law."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from resispec.engine.proposers.children import Truncation, propose
+
+LOGITS = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, -torch.inf]])
+
+
+def call(logits, head, tail, slots, width, u=0.5, temperature=1.0, **more):
+    rows = logits.shape[0]
+    uniforms = torch.full((rows, slots), u, dtype=torch.float64)
+    return propose(
+        logits,
+        torch.full((rows,), temperature),
+        torch.full((rows,), head),
+        torch.full((rows,), tail),
+        slots,
+        width,
+        uniforms,
+        **more,
+    )
+
+
+def test_head_then_tail():
+    proposal, log_probs = call(LOGITS, 2, 2, 5, 3, temperature=0.5)
+    assert proposal.tokens[0, :2].tolist() == [1, 3]
+    assert proposal.num_head.tolist() == [2]
+    assert proposal.num_tail.tolist() == [2]
+    assert proposal.tail_ids[0].tolist() == [2, 0, 4]
+    expected = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64).div(0.5).softmax(0)
+    torch.testing.assert_close(proposal.tail_probs[0], expected, rtol=1e-13, atol=0)
+    drawn = proposal.tail_ids[0, proposal.tail_index[0, 2:4]]
+    assert proposal.tokens[0, 2:].tolist() == [*drawn.tolist(), -1]
+    whole = LOGITS[0].double().div(0.5).log_softmax(0)
+    torch.testing.assert_close(log_probs[0, :4], whole[proposal.tokens[0, :4]], rtol=1e-12, atol=1e-12)
+    assert log_probs[0, 4] == -torch.inf
+
+
+def test_draws_have_the_recorded_law():
+    """Chi-square, 40,000 draws over 4 cells: false alarm once in 10,000 (threshold 21.1 at 3 degrees)."""
+    rows = 20_000
+    uniforms = torch.from_numpy(np.random.default_rng(60).random((rows, 3)))
+    logits = LOGITS.expand(rows, -1)
+    one, two = torch.ones(rows, dtype=torch.int64), torch.full((rows,), 2)
+    proposal, _ = propose(logits, torch.ones(rows), one, two, 3, 8, uniforms)
+    counts = proposal.tail_index[:, 1:].flatten().bincount(minlength=8).double()
+    expected = proposal.tail_probs[0] * rows * 2
+    used = expected > 0
+    assert int(used.sum()) == 4
+    assert counts[~used].sum() == 0
+    assert float(((counts - expected)[used] ** 2 / expected[used]).sum()) < 21.1
+    pair = torch.corrcoef(proposal.tail_index[:, 1:].T.double())[0, 1]
+    assert abs(float(pair)) < 5 / rows**0.5  # siblings are independent: 5 standard errors
+
+
+def test_greedy_rows_have_no_tail():
+    logits = LOGITS.expand(2, -1)
+    proposal, _ = propose(
+        logits,
+        torch.tensor([0.0, 1.0]),
+        torch.tensor([1, 1]),
+        torch.tensor([2, 2]),
+        3,
+        4,
+        torch.full((2, 3), 0.9, dtype=torch.float64),
+    )
+    assert proposal.num_head.tolist() == [3, 1]
+    assert proposal.num_tail.tolist() == [0, 2]
+    assert proposal.tokens[0].tolist() == [1, 3, 2]
+    assert proposal.tail_probs[0].sum() == 0
+
+
+def test_excluded_tokens_are_never_proposed():
+    for u in (0.0, 1 - 2.0**-53):
+        proposal, _ = call(LOGITS, 1, 3, 4, 10, u)
+        assert 5 not in proposal.tokens[0].tolist()
+    proposal, _ = call(LOGITS, 8, 0, 8, 0)
+    assert proposal.num_head.tolist() == [5]
+    assert proposal.tokens[0].tolist() == [1, 3, 2, 0, 4, -1, -1, -1]
+
+
+def test_an_empty_tail_draws_nothing():
+    proposal, log_probs = call(LOGITS, 5, 1, 6, 4)
+    assert proposal.num_tail.tolist() == [0]
+    assert proposal.tokens[0, 5] == -1
+    assert (proposal.tail_probs == 0).all()
+    assert not log_probs.isnan().any()
+
+
+def test_a_row_that_is_not_finite_proposes_nothing():
+    logits = LOGITS.repeat(3, 1)
+    logits[0, 2], logits[1] = torch.nan, -torch.inf
+    proposal, log_probs = call(logits, 1, 1, 2, 4)
+    assert (proposal.num_head + proposal.num_tail).tolist() == [0, 0, 2]
+    assert (proposal.tokens[:2] == -1).all()
+    assert not proposal.tail_probs.isnan().any()
+    assert not log_probs.isnan().any()
+
+
+def test_ids_of_the_target():
+    ids = torch.tensor([10, 11, 12, 13, 14, 15])
+    proposal, _ = call(LOGITS, 1, 1, 2, 3, u=0.0, vocab_ids=ids)
+    assert proposal.tokens.tolist() == [[11, 13]]
+    assert proposal.tail_ids.tolist() == [[13, 12, 10]]
+
+
+def test_truncation_of_the_tail():
+    def kept(**off):
+        proposal, _ = call(LOGITS, 1, 1, 2, 5, truncation=Truncation(**off))
+        assert proposal.tail_probs.sum() in (0, 1) or abs(proposal.tail_probs.sum() - 1) < 1e-12
+        return proposal.tail_ids[proposal.tail_probs > 0].tolist(), proposal.num_tail.tolist()
+
+    assert kept() == ([3, 2, 0, 4], [1])
+    assert kept(top_k=torch.tensor([2])) == ([3], [1])
+    assert kept(top_k=torch.tensor([0])) == ([3, 2, 0, 4], [1])
+    assert kept(min_p=torch.tensor([0.1])) == ([3, 2], [1])  # e^-1, e^-2 >= 0.1 > e^-3
+    assert kept(top_p=torch.tensor([0.5])) == ([], [0])  # the best token alone has .64
+    assert kept(top_p=torch.tensor([0.8])) == ([3], [1])

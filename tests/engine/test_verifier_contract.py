@@ -1,0 +1,87 @@
+"""What every verifier promises beside its law: found by name, nothing read back to the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from resispec.engine.proposers.children import propose
+from resispec.engine.request import RequestError, SamplingParams
+from resispec.engine.sampling.draw import draw_or_fall_back
+from resispec.engine.sampling.penalties import SeenTokens
+from resispec.engine.sampling.rows import sampling_rows
+from resispec.engine.sampling.weights import NodeContext, target_law
+from resispec.engine.verifiers.base import Decision
+from resispec.engine.verifiers.table import VERIFIERS, get
+from resispec.engine.verifiers.walk import Topology, final_weights, walk
+
+
+def test_found_by_name():
+    for name, verifier in VERIFIERS.items():
+        assert get(name) is verifier
+        assert verifier.name == name
+        assert verifier.exact
+    with pytest.raises(RequestError, match="resispec, target") as caught:
+        get("nonsense")
+    assert caught.value.param == "speculation.verifier"
+
+
+def step(device, verifier):
+    """A step's device work: laws, children, decisions, walk, last token."""
+    rows, vocab, slots, nodes = 4, 700, 3, 16
+    params = SamplingParams(
+        top_p=0.9, min_p=0.01, presence_penalty=1.0, min_tokens=2, logit_bias=((3, 1.0),), temperature=0.8
+    )
+    sampling = sampling_rows([params] * (nodes - 1) + [SamplingParams(temperature=0)], vocab, (2,), device)
+    generator = torch.Generator().manual_seed(3)
+    target_logits = torch.randn(nodes, vocab, generator=generator).to(device)
+    seen = SeenTokens(
+        torch.zeros(nodes - 1, 1, dtype=torch.int64, device=device),
+        torch.zeros(nodes - 1, 1, device=device),
+    )
+    path = torch.full((nodes, 2), -1, device=device)
+    context = NodeContext(path, torch.zeros(nodes, dtype=torch.int64, device=device), seen)
+    laws = target_law(target_logits, sampling, context)
+    uniforms = torch.rand(rows, slots, generator=generator, dtype=torch.float64).to(device)
+    ones = torch.ones(rows, dtype=torch.int64, device=device)
+    proposal, _ = propose(target_logits[:rows], ones.float(), ones, 2 * ones, slots, 32, uniforms)
+    law = laws.law.rows(torch.arange(rows, device=device))
+    decision = verifier.decide(law, proposal, uniforms[:, : verifier.num_uniforms(slots)])
+    assert isinstance(decision, Decision)
+    children = torch.arange(rows, rows + rows * slots, device=device).view(rows, slots)
+    expanded = torch.cat([torch.arange(rows, device=device), torch.full((nodes - rows,), -1, device=device)])
+    topology = Topology(children, expanded, torch.arange(rows, device=device))
+    walked = walk(topology, decision, max_depth=2)
+    weights = final_weights(verifier, laws.law, proposal, decision, topology, walked)
+    return draw_or_fall_back(weights, weights + 1, uniforms[:, 0])
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_nothing_is_read_back(name):
+    """Meta tensors hold no values, so any read of one on the host raises."""
+    drawn = step(torch.device("meta"), get(name))
+    assert drawn.tokens.shape == (4,)
+    with pytest.raises(RuntimeError):
+        drawn.tokens.tolist()
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_the_same_step_with_values(name):
+    drawn = step(torch.device("cpu"), get(name))
+    assert ((drawn.tokens >= 0) & (drawn.tokens < 700)).all()
+
+
+@pytest.mark.parametrize("name", sorted(VERIFIERS))
+def test_no_slots_and_no_nodes(name):
+    """A batch without children: nothing is kept, and the residual is the target's law."""
+    verifier = get(name)
+    law = target_law(torch.randn(2, 9), sampling_rows([SamplingParams()] * 2, 9, (), torch.device("cpu"))).law
+    for rows in (2, 0):
+        count = torch.zeros(rows, dtype=torch.int64)
+        proposal, _ = propose(
+            torch.randn(rows, 9), count.float(), count, count, 1, 0, torch.zeros(rows, 1, dtype=torch.float64)
+        )
+        some = law.rows(torch.arange(rows))
+        decided = verifier.decide(some, proposal, torch.zeros(rows, 1, dtype=torch.float64))
+        assert decided.child.tolist() == [-1] * rows
+        residual = verifier.residual(some, proposal, decided)
+        torch.testing.assert_close(residual, some.weights.double() / some.total[:, None])
