@@ -96,7 +96,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.batched_tokens,
             max_model_len=plan.max_model_len,
             max_tree_nodes=config.max_tree_nodes,
             max_tree_depth=config.max_tree_depth,
@@ -138,14 +138,14 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
 
 
 def _check_config(config: EngineConfig) -> None:
-    for name in ("max_num_seqs", "max_num_batched_tokens", "max_tree_nodes", "max_tree_depth"):
+    for name in ("max_num_seqs", "max_tree_nodes", "max_tree_depth"):
         value = getattr(config, name)
         if value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more", name)
-    if config.max_num_batched_tokens < config.max_tree_nodes + 1:
+    if config.batched_tokens < config.tree_rows:
         raise ConfigError(
-            f"max_num_batched_tokens is {config.max_num_batched_tokens}, which does not hold one tree of "
-            f"{config.max_tree_nodes} nodes and its root",
+            f"max_num_batched_tokens is {config.batched_tokens}, but {config.max_num_seqs} requests with their "
+            f"trees take {config.tree_rows} rows; use that or more, or lower max_num_seqs or max_tree_nodes",
             "max_num_batched_tokens",
         )
     try:

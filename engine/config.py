@@ -16,13 +16,25 @@ class EngineConfig:
     max_num_seqs: int = 16
     max_model_len: int | None = None  # tokens; None: the model's own context
     kv_memory: int | None = None  # bytes for the KV memory of both models together
-    max_num_batched_tokens: int = 512  # rows of one target forward
+    max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
     verifier: str = "resispec"
     max_tree_nodes: int = 12  # candidates per tree, the root not counted
     max_tree_depth: int = 4  # drafted levels
     prefix_caching: bool = True
     num_threads: int | None = None  # CPU threads of torch; None: physical cores
     offline: bool = False  # never touch a network
+
+    @property
+    def tree_rows(self) -> int:
+        """Rows that all requests' trees and roots take together."""
+        return self.max_num_seqs * (1 + (self.max_tree_nodes if self.draft is not None else 0))
+
+    @property
+    def batched_tokens(self) -> int:
+        """Rows of one target forward: every request's tree, and what is left for prompts."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return max(512, self.tree_rows + 256)
 
 
 class ConfigError(Exception):

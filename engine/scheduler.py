@@ -102,9 +102,9 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         draft = _Draft(budget=self.config.max_num_batched_tokens)
         self.running.sort(key=lambda sequence: sequence.order)
-        for sequence in [s for s in self.running if s.remaining == 1]:
+        for sequence in [s for s in self.running if s.is_decoding]:
             self._plan_decode(sequence, draft)
-        for sequence in [s for s in self.running if s.remaining > 1]:
+        for sequence in [s for s in self.running if not s.is_decoding]:
             self._plan_prefill(sequence, draft)
         while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
             if draft.preempted or not self._admit(self._waiting[0][2], draft):
@@ -121,10 +121,12 @@ class Scheduler:
     def _plan_decode(self, sequence: Sequence, draft: _Draft) -> None:
         if sequence.entry is None:  # preempted by an earlier one
             return
-        shape, reason = self._shape(sequence, draft.budget)
+        shape, reason = self._shape(sequence)
         length = len(sequence.token_ids)
         rows = length + (shape.num_nodes if shape else 0)
-        if shape and not self._ensure(sequence, rows, draft, preempt=False):
+        # A request with a seed gets the same trees whatever else is running, so it never goes without.
+        may_drop = shape is not None and sequence.request.sampling.seed is None
+        if may_drop and not self._ensure(sequence, rows, draft, preempt=False):
             shape, reason, rows = None, "kv_memory", length
         if not self._ensure(sequence, rows, draft, preempt=True):
             return
@@ -137,7 +139,9 @@ class Scheduler:
     def _plan_prefill(self, sequence: Sequence, draft: _Draft) -> None:
         if sequence.entry is None or draft.budget <= 0:
             return
-        chunk = min(sequence.remaining, draft.budget)
+        # After a preemption the last token waits for its own step, with its tree.
+        left = sequence.remaining - (1 if sequence.num_output else 0)
+        chunk = min(left, draft.budget)
         if not self._ensure(sequence, sequence.target_rows + chunk, draft, preempt=True):
             return
         draft.items.append(PlannedSequence(sequence, chunk, None))
@@ -166,7 +170,10 @@ class Scheduler:
             draft.cache_hits += sequence.cached_tokens
         sequence.mark_scheduled()
         self.running.append(sequence)
-        self._plan_prefill(sequence, draft)
+        if sequence.is_decoding:
+            self._plan_decode(sequence, draft)
+        else:
+            self._plan_prefill(sequence, draft)
         return True
 
     def _ensure(self, sequence: Sequence, rows: int, draft: _Draft, *, preempt: bool) -> bool:
@@ -202,7 +209,7 @@ class Scheduler:
         limit = sequence.request.sampling.max_tokens
         return left if limit is None else min(left, limit - sequence.num_output)
 
-    def _shape(self, sequence: Sequence, budget: int) -> tuple[TreeShape | None, str | None]:
+    def _shape(self, sequence: Sequence) -> tuple[TreeShape | None, str | None]:
         """The tree to grow, or None and why not (no reason: nothing was to be gained)."""
         wanted = sequence.request.speculation
         if not self.config.draft_positions:
@@ -218,7 +225,5 @@ class Scheduler:
         room = self.config.draft_positions - len(sequence.token_ids)
         if room < 0:
             return None, "draft_context"
-        shape = plan_shape(nodes, min(depth, room + 1), greedy=sequence.request.sampling.temperature == 0)
-        if shape.num_nodes + 1 > budget:
-            return None, "token_budget"
-        return shape, None
+        greedy = sequence.request.sampling.temperature == 0
+        return plan_shape(nodes, min(depth, room + 1), greedy=greedy), None

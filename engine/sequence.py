@@ -106,6 +106,13 @@ class Sequence:
         return len(self.token_ids) - self.target_rows
 
     @property
+    def is_decoding(self) -> bool:
+        """The next step is one with a tree. The first token comes with the prompt's last chunk, never
+        from a tree, and one that was preempted goes on with the tree it would have had.
+        """
+        return self.num_output > 0 and self.remaining == 1
+
+    @property
     def order(self) -> tuple[int, float]:
         """Who is served first: by priority, then by arrival."""
         return (self.request.priority, self.request.arrival_time)
