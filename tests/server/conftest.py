@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from resispec.engine.outputs import (
     EngineInfo,
     FinishReason,
@@ -20,9 +24,9 @@ from resispec.engine.outputs import (
 )
 from resispec.engine.request import Request, RequestError
 from resispec.server.app import create_app
+from resispec.server.lifecycle import Server
+from resispec.server.serve import bind
 from resispec.server.settings import ServerSettings
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 258
 INFO = EngineInfo(
@@ -157,6 +161,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture
+def piece() -> type[Piece]:
+    """For tests that write a script of their own."""
+    return Piece
+
+
+@pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
 
@@ -190,3 +200,28 @@ def with_settings(
         return httpx.AsyncClient(transport=transport, base_url="http://test")
 
     return make
+
+
+@dataclass
+class Running:
+    """A server on a real socket, in the test's own loop."""
+
+    server: Server
+    http: httpx.AsyncClient
+    task: asyncio.Task[None]
+
+
+@pytest.fixture
+async def running(app: FastAPI, engine: FakeEngine) -> AsyncIterator[Running]:
+    listener = bind("127.0.0.1", 0)
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+    ready = asyncio.Event()
+    server = Server(config, engine, app.state.resispec.lifecycle, announce=ready.set)
+    task = asyncio.create_task(server.serve([listener]))
+    await asyncio.wait_for(ready.wait(), 10)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with httpx.AsyncClient(base_url=url) as client:
+        yield Running(server, client, task)
+    server.should_exit = True
+    await asyncio.wait_for(task, 10)
+    listener.close()

@@ -6,6 +6,7 @@ import json
 
 import httpx
 import pytest
+
 from resispec.engine.request import RequestError
 
 
