@@ -49,15 +49,13 @@ def check_pair(
     num_ids = usable_ids(target_tokenizer, target_rows)
     if draft_rows < num_ids:
         raise ModelError(
-            f"the draft scores {draft_rows} token ids, the target's tokenizer has {num_ids}: the last ones could "
-            "never be drafted; use a draft whose output matrix covers the whole vocabulary"
+            f"the draft scores {draft_rows} token ids, the target's tokenizer has {num_ids}: the last ones "
+            "could never be drafted; use a draft whose output matrix covers the whole vocabulary"
         )
     notes = []
     padded = max(target_rows, draft_rows) - num_ids
     if padded:
-        notes.append(
-            f"{padded} rows beyond the tokenizer's {num_ids} ids are padding and are never proposed."
-        )
+        notes.append(f"{padded} rows beyond the tokenizer's {num_ids} ids are padding, never proposed.")
     if draft_positions < target_positions:
         notes.append(
             f"The draft's context ends at {draft_positions} tokens, the target's at {target_positions}: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -14,8 +15,9 @@ def quiet() -> Iterator[None]:
     What it would have warned of and what matters here (weights that are missing, for one) is checked
     by the callers, who raise ModelError.
     """
-    from transformers.utils import logging
+    from transformers.utils import logging as module
 
+    logging: Any = module  # untyped
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -28,7 +28,7 @@ def load_causal(
             config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
             check_config(config)
             tokenizer = load_tokenizer(folder)
-            model, loading = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder),
                 config=config,
                 dtype=dtype,
@@ -37,6 +37,7 @@ def load_causal(
                 use_safetensors=True,
                 output_loading_info=True,
             )
+            model, loading = loaded
             missing = sorted(loading["missing_keys"]) + sorted(str(key) for key in loading["mismatched_keys"])
             if missing:  # transformers fills them with random numbers
                 raise ModelError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")

@@ -103,15 +103,6 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in {
-            errno.ENOSPC,
-            errno.EDQUOT,
-            errno.EACCES,
-            errno.EPERM,
-            errno.EROFS,
-            errno.ENOTDIR,
-        }:
-            raise
         raise ModelError(
             f"cannot write to the cache folder {folder}: {error.strerror or error}; "
             f"make room there or set {CACHE_VARIABLE} to another folder"

@@ -112,7 +112,7 @@ def _convert_tokenizer(gguf: Path, folder: Path, facts: GgufFacts) -> None:
 def _load_dequantised(gguf: Path) -> Any:
     from transformers import AutoModelForCausalLM, GgufConfig
 
-    model, loading = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent),
         gguf_file=gguf.name,
         dtype=torch.float32,
@@ -121,6 +121,7 @@ def _load_dequantised(gguf: Path) -> Any:
         local_files_only=True,
         output_loading_info=True,
     )
+    model, loading = loaded
     missing = sorted(loading["missing_keys"])
     if missing:
         raise ModelError(f"it lacks weights: {', '.join(missing[:3])} ({len(missing)} in all)")

@@ -25,14 +25,14 @@ def sha256(path: Path) -> str:
 
 def write_manifest(folder: Path, source: dict[str, str]) -> None:
     """Record the hashes of all files in ``folder`` and where they came from; flush them to the disk."""
-    files = {}
+    files: dict[str, dict[str, int | str]] = {}
     for path in sorted(folder.iterdir()):
         # A rename that survives a power cut must not point at data that did not.
         with path.open("rb") as file:
             os.fsync(file.fileno())
         files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
     (folder / MANIFEST).write_text(json.dumps({"source": source, "files": files}, indent=1) + "\n")
-    _write_verified(folder, [name for name, entry in files.items() if int(entry["size"]) >= SMALL_FILE])
+    _write_verified(folder, list(files))
 
 
 def check_manifest(folder: Path) -> None:
@@ -63,7 +63,7 @@ def check_manifest(folder: Path) -> None:
             raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
     if hashed:
         with suppress(OSError):  # a read-only cache is fine: it is hashed again next time
-            _write_verified(folder, [name for name, (size, _) in expected.items() if size >= SMALL_FILE])
+            _write_verified(folder, list(expected))
 
 
 def _read_verified(folder: Path) -> dict[str, list[int]]:
@@ -76,7 +76,8 @@ def _read_verified(folder: Path) -> dict[str, list[int]]:
 
 def _write_verified(folder: Path, names: list[str]) -> None:
     stats = {name: (folder / name).stat() for name in names}
-    noted = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    large = {name: stat for name, stat in stats.items() if stat.st_size >= SMALL_FILE}
+    noted = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in large.items()}
     temporary = folder / f".{VERIFIED}.{os.getpid()}"
     temporary.write_text(json.dumps(noted))
     temporary.replace(folder / VERIFIED)

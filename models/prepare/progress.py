@@ -34,13 +34,8 @@ class Progress:
         """One step of ``total`` units (bytes if ``size``)."""
         if self._console.is_terminal:
             column = DownloadColumn() if size else TextColumn("{task.completed:.0f}/{task.total:.0f}")
-            with Bars(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                column,
-                TimeElapsedColumn(),
-                console=self._console,
-            ) as bars:
+            columns = (TextColumn("{task.description}"), BarColumn(), column, TimeElapsedColumn())
+            with Bars(*columns, console=self._console) as bars:
                 task = bars.add_task(text, total=total)
                 yield lambda done: bars.update(task, completed=done)
                 bars.update(task, completed=total)

@@ -1,8 +1,8 @@
-"""How a byte-level BPE vocabulary wants its text split, by the name a GGUF file gives the rule.
+r"""How a byte-level BPE vocabulary wants its text split, by the name a GGUF file gives the rule.
 
 A GGUF file does not hold the rule, only its name (``tokenizer.ggml.pre``). transformers knows some of
 the names and takes GPT-2's rule for all others, without a word: SmolLM2's digits then stick to the
-white space before them ("\\n\\n1" becomes three tokens instead of two) and prompts are no longer what
+white space before them ("\n\n1" becomes three tokens instead of two) and prompts are no longer what
 the model was trained on.
 """
 

