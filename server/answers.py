@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
-from resispec.engine.request import RequestError
 from sse_starlette import EventSourceResponse
+
+from resispec.engine.request import RequestError
 
 from .errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error, invalid_request
 from .generation import Collected, Generation

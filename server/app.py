@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+
 from resispec.engine.client import EngineClient
 
 from . import errors

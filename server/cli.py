@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import typer
+
 from resispec.engine.config import ConfigError
 
 from .options import settings_command

@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from resispec.engine.request import RequestError
 from starlette.exceptions import HTTPException
+
+from resispec.engine.request import RequestError
 
 CLIENT_CLOSED_REQUEST = 499  # nobody reads this answer; the status is for the log
 

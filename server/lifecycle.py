@@ -10,6 +10,7 @@ from enum import StrEnum
 from types import FrameType
 
 import uvicorn
+
 from resispec.engine.client import EngineClient
 
 from .admission import Admission

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.exposition import choose_encoder
+
 from resispec.engine.outputs import EngineInfo, FinishReason, SpeculationStats, StepStats
 
 PREFIX = "resispec"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 import uvicorn
+
 from resispec.engine.config import ConfigError
 from resispec.engine.outputs import EngineInfo
 

@@ -18,6 +18,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
 from resispec.engine.config import ConfigError, EngineConfig
 
 ENV_PREFIX = "RESISPEC_"

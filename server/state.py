@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+
 from resispec.engine.client import EngineClient
 from resispec.engine.outputs import EngineInfo
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from fastapi import Request, Response
+
 from resispec.engine.request import Request as EngineRequest
 
 from ..answers import respond
