@@ -1,0 +1,1 @@
+"""Who owns which rows of the KV memory; knows no tensors."""
