@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version as installed_version
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from resispec.engine.config import ConfigError
 
+from .exit_codes import ExitCode
 from .options import settings_command
 from .settings import load_settings
-
-EXIT_CONFIGURATION = 2
 
 app = typer.Typer(
     help="LLM inference server with exact tree speculation.",
@@ -40,13 +39,29 @@ def _serve(flags: Mapping[str, Any]) -> None:
         settings = load_settings(flags)
     except ConfigError as exc:
         print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(EXIT_CONFIGURATION) from None
+        raise typer.Exit(ExitCode.CONFIGURATION) from None
     from .serve import serve
 
     raise typer.Exit(serve(settings))
 
 
 app.command("serve")(settings_command(_serve))
+
+
+@app.command()
+def prepare(
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
+) -> None:
+    """Fetch and convert the default model, once; `serve` does it too when it has to."""
+    from resispec.models.base import ModelError
+    from resispec.models.prepare import prepare_default
+
+    try:
+        folder = prepare_default(offline=offline)
+    except ModelError as exc:
+        print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(ExitCode.MODEL) from None
+    print(f"The default model is ready in {folder}")  # noqa: T201
 
 
 @app.command()

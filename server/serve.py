@@ -10,7 +10,6 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable
-from enum import IntEnum
 
 import uvicorn
 
@@ -18,6 +17,7 @@ from resispec.engine.config import ConfigError
 from resispec.engine.outputs import EngineInfo
 
 from .app import create_app
+from .exit_codes import ExitCode
 from .lifecycle import Phase, Server
 from .logging import configure
 from .prompts import load_tokenizer
@@ -26,14 +26,6 @@ from .settings import ServerSettings
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5  # for connections to close once nothing is in flight
-
-
-class ExitCode(IntEnum):
-    OK = 0
-    ERROR = 1  # also: the engine died
-    CONFIGURATION = 2
-    MODEL = 3
-    ADDRESS = 4  # the port is in use, or the host is not this machine's
 
 
 class AddressError(Exception):

@@ -104,9 +104,13 @@ class ServerSettings(BaseSettings):
         int, Field(ge=1, le=4096, description="Sequences that run together.", json_schema_extra=MEMORY)
     ] = 16
     max_num_batched_tokens: Annotated[
-        int,
-        Field(ge=1, le=1 << 20, description="Tokens in one step of the target.", json_schema_extra=MEMORY),
-    ] = 512
+        Annotated[int, Field(ge=1, le=1 << 20)] | None,
+        BeforeValidator(_auto),
+        Field(
+            description="Tokens in one step of the target. Unset: all trees and a good chunk of a prompt.",
+            json_schema_extra=MEMORY,
+        ),
+    ] = None
     kv_memory: Annotated[
         Annotated[ByteSize, Field(gt=0)] | None,
         BeforeValidator(_auto),

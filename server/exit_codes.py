@@ -1,0 +1,15 @@
+"""What the exit codes of ``resispec`` mean."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Distinct, so that whoever starts the server knows whether trying again can help."""
+
+    OK = 0
+    ERROR = 1  # also: the engine died
+    CONFIGURATION = 2
+    MODEL = 3
+    ADDRESS = 4  # the port is in use, or the host is not this machine's
