@@ -1,21 +1,18 @@
-"""From a configuration to an engine that is ready to serve."""
+"""Joins loaded models into an engine."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
-from resispec.models.base import ModelError, StepModel
 from resispec.models.causal import CausalModel, check_attention, probe_geometry
 from resispec.models.head.module import HeadModule
 from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
-from resispec.models.pack import can_pack, pack_linears
+from resispec.models.pack import can_pack
 
 from .config import ConfigError, EngineConfig
 from .engine import Engine
@@ -81,16 +78,17 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
     if draft is not None and draft_geometry is not None:
         draft_memory = KVMemory(draft_geometry, plan.num_rows, device)
         memories.append(draft_memory)
-        draft_step: StepModel
+        draft_step: HeadStepModel | CausalModel
         if draft.head is not None:
             assert draft.vocab_ids is not None
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
             draft_step = CausalModel(draft.model, draft_memory, draft.context)
+        if can_pack(device, geometry.dtype):
+            draft_step.pack()
         proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
-    for module in (model, draft and draft.model, draft and draft.head):
-        if module is not None and can_pack(device, geometry.dtype):
-            pack_linears(module)
+    if can_pack(device, geometry.dtype):  # last: the head takes its rows of the plain output matrix
+        target_step.pack()
 
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
     scheduler = Scheduler(

@@ -236,7 +236,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
     from resispec.models.base import ModelError
 
     try:
-        from .build import build_engine
+        from .load import build_engine
 
         engine = build_engine(config)
     except ConfigError as error:

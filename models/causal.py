@@ -10,6 +10,7 @@ from torch import Tensor
 from .attention import ATTENTION_NAME, STEP_KEYWORD, StepContext, register_attention
 from .base import ModelError, Segment, StepInputs, StepOutputs
 from .kv import KVGeometry, KVMemory
+from .pack import pack_linears
 
 
 def chunk_inputs(token_ids: list[int], start: int, device: torch.device, kv_start: int = 0) -> StepInputs:
@@ -114,6 +115,10 @@ class CausalModel:
 
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         self.memory.move_rows(source, destination)
+
+    def pack(self) -> None:
+        """Lay the weights out for the CPU's kernels. The model's plain weights are gone afterwards."""
+        pack_linears(self.model)
 
 
 @torch.inference_mode()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from resispec.models.attention import StepContext, attend
 from resispec.models.base import StepInputs, StepOutputs
 from resispec.models.head.module import HeadModule
 from resispec.models.kv import KVGeometry, KVMemory
+from resispec.models.pack import PackedLinear, pack_linears
 
 
 def head_geometry(module: HeadModule, dtype: torch.dtype) -> KVGeometry:
@@ -38,7 +38,9 @@ class HeadStepModel:
         self._module = module
         self._vocab_ids = vocab_ids
         self._embedding = target.get_input_embeddings()
-        self._output = target.get_output_embeddings().weight.detach()[vocab_ids].to(memory.geometry.dtype)
+        rows = target.get_output_embeddings().weight.detach()[vocab_ids].to(memory.geometry.dtype)
+        self._output: nn.Module = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
+        self._output.weight = nn.Parameter(rows, requires_grad=False)
 
     @property
     def max_positions(self) -> int:
@@ -60,8 +62,13 @@ class HeadStepModel:
 
         embedded = self._embedding(inputs.token_ids)
         states = self._module(embedded, inputs.hidden.to(embedded.dtype), inputs.positions, attention)
-        logits = F.linear(states[inputs.logits_index], self._output)
+        logits = self._output(states[inputs.logits_index])
         return StepOutputs(logits.float(), states)
 
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         self.memory.move_rows(source, destination)
+
+    def pack(self) -> None:
+        """Lay the weights out for the CPU's kernels."""
+        pack_linears(self._module)
+        self._output = PackedLinear(self._output)

@@ -1,0 +1,136 @@
+"""From a configuration to an engine that is ready to serve: finds, loads and checks the pair."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from resispec.models.attention import ATTENTION_NAME, register_attention
+from resispec.models.base import ModelError
+from resispec.models.head.checkpoint import load_head
+from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
+from resispec.models.head.fingerprint import check_head
+from resispec.models.load.causal import load_causal
+from resispec.models.load.facts import read_facts
+from resispec.models.load.resolve import DEFAULT, resolve
+from resispec.models.pack import can_pack
+from resispec.models.pair import check_pair, usable_ids
+
+from .build import LoadedDraft, LoadedTarget, assemble
+from .config import ConfigError, EngineConfig
+from .engine import Engine
+
+DEFAULT_HEAD = "smollm2-135m-instruct-head"
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """Load the pair and build its engine. Raises ConfigError and ModelError."""
+    torch.set_num_threads(config.num_threads or psutil.cpu_count(logical=False) or 1)
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    register_attention()
+    folder = resolve(config.target, offline=config.offline)
+    model, tokenizer = load_causal(folder, device=device, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    facts = read_facts(folder, model, tokenizer)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
+    notes: list[str] = []
+    draft = None
+    if config.draft == DEFAULT and config.target != DEFAULT:
+        notes.append(
+            "No draft was given for this target, so it decodes without speculation; "
+            "'resispec distill' makes a draft for any target."
+        )
+    elif config.draft is not None:
+        draft = _load_draft(config, model, tokenizer, facts.max_positions, dtype)
+    target = LoadedTarget(
+        model=model,
+        tokenizer=backend,
+        path=str(folder),
+        context=facts.max_positions,
+        num_ids=usable_ids(tokenizer, _output_rows(model)),
+        eos_token_ids=facts.eos_token_ids,
+        generation_defaults=facts.generation_defaults,
+        notes=tuple(notes),
+    )
+    return assemble(config, target, draft)
+
+
+def choose_device(name: str) -> torch.device:
+    """Raises ConfigError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device is {name!r}; use auto, cpu, cuda or cuda:N", "device") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {name!r}; only cpu and cuda are supported", "device")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are visible", "device")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """``auto``: bfloat16 where the hardware multiplies it, else what is exact and quick enough there."""
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name in known:
+        return known[name]
+    if name != "auto":
+        raise ConfigError(f"dtype is {name!r}; use auto, {', '.join(known)}", "dtype")
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if can_pack(device, torch.bfloat16) else torch.float32
+
+
+def _load_draft(config: EngineConfig, target: Any, tokenizer: Any, context: int, dtype: torch.dtype) -> LoadedDraft:
+    assert config.draft is not None
+    if config.draft == DEFAULT:
+        with as_file(files("resispec.models") / "assets" / DEFAULT_HEAD) as folder:
+            return _load_head(folder, target, tokenizer, context, dtype)
+    folder = Path(config.draft).expanduser()
+    if _model_type(folder) == HEAD_TYPE:
+        return _load_head(folder, target, tokenizer, context, dtype)
+    folder = resolve(config.draft, offline=config.offline)
+    device = target.device
+    model, draft_tokenizer = load_causal(folder, device=device, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    positions = read_facts(folder, model, draft_tokenizer).max_positions
+    report = check_pair(
+        tokenizer,
+        draft_tokenizer,
+        target_rows=_output_rows(target),
+        draft_rows=_output_rows(model),
+        target_positions=context,
+        draft_positions=positions,
+    )
+    return LoadedDraft(context=positions, model=model, notes=report.notes)
+
+
+def _load_head(folder: Path, target: Any, tokenizer: Any, context: int, dtype: torch.dtype) -> LoadedDraft:
+    module, vocab_ids = load_head(folder, target.device, dtype)
+    check_head(module.config, target, tokenizer)
+    notes = ()
+    if module.config.max_positions < context:
+        notes = (
+            f"The draft's context ends at {module.config.max_positions} tokens, the target's at {context}: "
+            "longer sequences go on without speculation.",
+        )
+    return LoadedDraft(context=module.config.max_positions, head=module, vocab_ids=vocab_ids, notes=notes)
+
+
+def _model_type(folder: Path) -> str | None:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return config.get("model_type") if isinstance(config, dict) else None
+
+
+def _output_rows(model: Any) -> int:
+    return int(model.get_output_embeddings().weight.shape[0])
