@@ -44,7 +44,7 @@ class TokenRules:
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
     temperature: Tensor  # [B] float32, 0: greedy
-    any_greedy: bool
+    greedy: Tensor  # [G] int64: the greedy rows
     truncation: TruncationRows | None
     penalties: PenaltyRows | None
     bias: TokenRules | None
@@ -61,7 +61,9 @@ def sampling_rows(
     temperatures = [p.temperature for p in params]
     return SamplingRows(
         temperature=torch.tensor(temperatures, dtype=torch.float32, device=device),
-        any_greedy=any(t == 0 for t in temperatures),
+        greedy=torch.tensor(
+            [i for i, t in enumerate(temperatures) if t == 0], dtype=torch.int64, device=device
+        ),
         truncation=_truncation(params, vocab_size, device),
         penalties=_penalties(params, device),
         bias=_rules(

@@ -40,18 +40,25 @@ def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None =
     """
     logits = adjusted_logits(logits, rows, context)
     best = logits.amax(dim=1, keepdim=True)
-    bad = ~best.isfinite()
-    # A temperature too small for float32 must not make 0 / 0 of the largest logit.
-    temperature = rows.temperature.clamp(min=torch.finfo(torch.float32).tiny)
-    weights = (logits - best).div_(temperature[:, None]).exp_()
-    if rows.truncation is not None:
-        _truncate(weights, rows.truncation)
-    if logits.device.type != "cpu" or rows.any_greedy or bool(bad.any()):
-        single = ((rows.temperature == 0)[:, None] | bad).squeeze(1)
-        token = torch.where(bad[:, 0], 0, logits.argmax(dim=1))
-        weights.masked_fill_(single[:, None], 0.0)
-        weights.scatter_reduce_(1, token[:, None], single[:, None].to(weights.dtype), "amax")
-    return NodeLaws(TargetLaw(weights, row_sums(weights)), bad[:, 0])
+    bad = ~best[:, 0].isfinite()
+    all_greedy = rows.greedy.shape[0] == logits.shape[0]
+    if all_greedy:
+        weights = torch.zeros_like(logits)
+        weights.scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
+    else:
+        # A temperature too small for float32 must not make 0 / 0 of the largest logit.
+        temperature = rows.temperature.clamp(min=torch.finfo(torch.float32).tiny)
+        weights = (logits - best).div_(temperature[:, None]).exp_()
+        if rows.truncation is not None:
+            _truncate(weights, rows.truncation)
+        if rows.greedy.shape[0] > 0:
+            token = logits[rows.greedy].argmax(dim=1)
+            weights.index_fill_(0, rows.greedy, 0.0)
+            weights[rows.greedy, token] = 1.0
+    if logits.device.type != "cpu" or bool(bad.any()):
+        weights.masked_fill_(bad[:, None], 0.0)
+        weights[:, 0] += bad  # some law, so that nothing downstream divides by 0
+    return NodeLaws(TargetLaw(weights, row_sums(weights)), bad)
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:

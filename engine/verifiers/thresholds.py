@@ -17,8 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_STEPS = 32  # safeguarded Newton steps; every fourth halves the bracket whatever Newton says
-_AIM = 2e-15  # aimed below zero by this much: landing on the root's wrong side would stall the bracket
+# Newton steps from both ends of a bracket, every fifth step a bisection. 14 settled 9,000 random nodes
+# (vocabulary up to 600, up to 8 draws) to 1e-12; fewer would only accept less, never bend the law.
+_STEPS = 18
+_AIM = 1e-15  # aimed below zero by this much: landing on the root's wrong side would stall the bracket
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +105,34 @@ def solve_thresholds(
 
 
 def _solve_first(pieces: _Pieces, n: Tensor, max_tail: int) -> Tensor:
-    """The largest ``t_1`` in ``[1, n]`` with ``t_{n+1} <= 0``: [B, 1]."""
+    """The largest ``t_1`` in ``[1, n]`` with ``t_{n+1} <= 0``: [B, 1].
+
+    ``t_{n+1}`` is piecewise linear, here convex, there concave: Newton may creep from one end of the
+    bracket, or bounce on a kink for ever, where from the other end it is there at once.
+    """
     high = n.to(torch.float64)
     low = high.clamp(max=1)  # always feasible
-    t = high  # tried first: it is the answer where all of p lies inside the tail and overlaps well
+    low_value, low_slope = _last_threshold(pieces, low, n, max_tail)
+    high_value, high_slope = _last_threshold(pieces, high, n, max_tail)
+    low = torch.where(high_value <= 0, high, low)  # all of p is in the tail, and overlaps well
     for step in range(_STEPS):
-        last, slope = _last_threshold(pieces, t, n, max_tail)
-        feasible = last <= 0
-        low = torch.where(feasible, t, low)
-        high = torch.where(feasible, high, t)
         middle = 0.5 * (low + high)
-        if step % 4 == 3:
+        if step % 5 == 4:
             t = middle
         else:
-            newton = t - (last + _AIM) / slope
+            end, end_value, end_slope = (
+                (low, low_value, low_slope) if step % 2 else (high, high_value, high_slope)
+            )
+            newton = end - (end_value + _AIM) / end_slope
             inside = (newton > low) & (newton < high)  # false for the NaN or infinity of a flat piece
             t = torch.where(inside, newton, middle)
+        value, slope = _last_threshold(pieces, t, n, max_tail)
+        feasible = value <= 0
+        low, high = torch.where(feasible, t, low), torch.where(feasible, high, t)
+        low_value = torch.where(feasible, value, low_value)
+        low_slope = torch.where(feasible, slope, low_slope)
+        high_value = torch.where(feasible, high_value, value)
+        high_slope = torch.where(feasible, high_slope, slope)
     return low
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .base import Decision, Proposal, TargetLaw, Verifier
+from .base import Decision, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +48,22 @@ def walk(topology: Topology, decision: Decision, max_depth: int) -> Walk:
     return Walk(nodes, (nodes >= 0).sum(dim=1), node)
 
 
-def final_weights(
-    verifier: Verifier,
-    law: TargetLaw,
-    proposal: Proposal,
-    decision: Decision,
-    topology: Topology,
-    end: Walk,
-) -> Tensor:
-    """Unnormalised law of the last token of each request's step: [R, V] float64.
+def at_ends(
+    proposal: Proposal, decision: Decision, topology: Topology, end: Walk
+) -> tuple[Proposal, Decision]:
+    """What `Verifier.residual` needs at the nodes where the walks ended: ``R`` rows each.
 
-    At a leaf that is the target's law; at a node that refused all its children, the correction's.
-    ``law`` has a row for every node (``N``); ``proposal`` and ``decision`` for the expanded ones (``E``).
+    A walk ends at an expanded node that kept no child, or at a leaf: there the rows have no children,
+    which makes the residual the target's law. Raises IndexError if no node at all is expanded.
     """
-    law = law.rows(end.final)
-    if proposal.tokens.shape[0] == 0:
-        return law.weights.double()
     row = topology.expanded_row[end.final]
-    leaf = row < 0
-    proposal = proposal.rows(row.clamp(min=0))
+    leaf, row = row < 0, row.clamp(min=0)
+    ended = proposal.rows(row)
     childless = replace(
-        proposal,
-        num_head=proposal.num_head.masked_fill(leaf, 0),
-        num_tail=proposal.num_tail.masked_fill(leaf, 0),
-        tail_probs=proposal.tail_probs.masked_fill(leaf[:, None], 0.0),
+        ended,
+        num_head=ended.num_head.masked_fill(leaf, 0),
+        num_tail=ended.num_tail.masked_fill(leaf, 0),
+        tail_probs=ended.tail_probs.masked_fill(leaf[:, None], 0.0),
     )
-    picked = decision.threshold[row.clamp(min=0)].masked_fill(leaf, 0.0)
-    # The walk ended here, so no child was kept: at a leaf because there is none.
-    return verifier.residual(law, childless, Decision(torch.full_like(row, -1), picked))
+    threshold = decision.threshold[row].masked_fill(leaf, 0.0)
+    return childless, Decision(torch.full_like(row, -1), threshold)

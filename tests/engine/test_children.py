@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from resispec.engine.proposers.children import Truncation, propose
 
 LOGITS = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, -torch.inf]])

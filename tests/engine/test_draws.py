@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from resispec.engine.sampling.draw import draw, draw_or_fall_back
 from resispec.engine.sampling.uniforms import Stream, UniformSource, stream_key
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from resispec.engine.proposers.children import propose
 from resispec.engine.request import RequestError, SamplingParams
 from resispec.engine.sampling.draw import draw_or_fall_back
@@ -12,7 +13,7 @@ from resispec.engine.sampling.rows import sampling_rows
 from resispec.engine.sampling.weights import NodeContext, target_law
 from resispec.engine.verifiers.base import Decision
 from resispec.engine.verifiers.table import VERIFIERS, get
-from resispec.engine.verifiers.walk import Topology, final_weights, walk
+from resispec.engine.verifiers.walk import Topology, at_ends, walk
 
 
 def test_found_by_name():
@@ -51,8 +52,9 @@ def step(device, verifier):
     expanded = torch.cat([torch.arange(rows, device=device), torch.full((nodes - rows,), -1, device=device)])
     topology = Topology(children, expanded, torch.arange(rows, device=device))
     walked = walk(topology, decision, max_depth=2)
-    weights = final_weights(verifier, laws.law, proposal, decision, topology, walked)
-    return draw_or_fall_back(weights, weights + 1, uniforms[:, 0])
+    ended = laws.law.rows(walked.final)
+    weights = verifier.residual(ended, *at_ends(proposal, decision, topology, walked))
+    return draw_or_fall_back(weights, ended.weights.double(), uniforms[:, 0])
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS))

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier, accept_probability
-from torch import Tensor
 
 
 @dataclass(frozen=True)

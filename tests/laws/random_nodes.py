@@ -7,6 +7,15 @@ import numpy as np
 from .enumerate import Node
 
 
+def steep_node(rng: np.random.Generator) -> Node:
+    """Few tokens, nearly everything covered: thresholds that fall by orders of magnitude."""
+    vocab = int(rng.integers(2, 12))
+    p = rng.dirichlet(np.full(vocab, rng.choice([0.1, 0.3, 1.0, 5.0])))
+    q = np.maximum(p * np.exp(rng.normal(0, rng.choice([0.1, 0.5, 1.0, 3.0, 10.0]), vocab)), 1e-30)
+    head = range(int(rng.integers(0, 2)))
+    return Node.of((p / p.sum()).tolist(), (q / q.sum()).tolist(), head, int(rng.integers(2, 9)))
+
+
 def random_node(rng: np.random.Generator, max_vocab: int = 60, max_tail: int = 6) -> Node:
     vocab = int(rng.integers(2, max_vocab + 1))
     p = rng.dirichlet(np.full(vocab, rng.choice([0.1, 0.5, 1.0, 5.0])))

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
 from resispec.engine.verifiers.base import Decision, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier
-from resispec.engine.verifiers.walk import Topology, Walk, final_weights, walk
-from torch import Tensor
+from resispec.engine.verifiers.walk import Topology, Walk, at_ends, walk
 
 from .enumerate import Node, batch, child_probabilities
 
@@ -115,7 +116,7 @@ def enumerate_steps(laws: Laws, head_size: int, num_tail: int, depth: int, share
     walked = walk(topology, decision, max_depth=depth)
     all_laws = torch.tensor([laws[path][0] for path in paths], dtype=torch.float64)
     all_law = TargetLaw(all_laws, all_laws.sum(dim=1))
-    last = final_weights(verifier, all_law, proposal, decision, topology, walked)
+    last = verifier.residual(all_law.rows(walked.final), *at_ends(proposal, decision, topology, walked))
     assert (last.sum(dim=1)[possible & (probability > 1e-12)] > 0).all()
     last = last / last.sum(dim=1, keepdim=True).clamp(min=1e-300)
     tokens = torch.tensor([path[-1] if path else -1 for path in paths])
@@ -188,15 +189,9 @@ def test_the_harness_sees_a_wrong_correction():
 
 
 def test_no_tree_at_all():
-    """Requests without candidates: the walk stays at the root and the law is the target's."""
-    weights = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
-    law = TargetLaw(weights, weights.sum(dim=1).double())
+    """Requests without candidates: the walk stays at the root."""
     topology = Topology(torch.empty(0, 1, dtype=torch.int64), torch.full((2,), -1), torch.tensor([0, 1]))
     decision = Decision(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64))
     walked = walk(topology, decision, max_depth=3)
     assert walked.num_kept.tolist() == [0, 0]
     assert walked.path.tolist() == [[-1] * 3] * 2
-    _, proposal = batch([(Node.of([0.5, 0.5], [0.5, 0.5], [0], 0), [])])
-    nothing = proposal.rows(torch.empty(0, dtype=torch.int64))
-    last = final_weights(ResiSpecVerifier(), law, nothing, decision, topology, walked)
-    assert torch.equal(last, weights.double())
