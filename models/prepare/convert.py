@@ -68,7 +68,7 @@ def convert(gguf: Path, folder: Path, progress: Progress) -> None:
         if NO_SPACE in str(error):
             raise OSError(errno.ENOSPC, "no space left on the device", str(folder)) from error
         reason = f"{type(error).__name__}: {error}"
-        raise ModelError(f"{gguf} is damaged or of an unsupported kind ({reason})") from error
+        raise ModelError(f"{gguf} is damaged, cut short or of an unsupported kind ({reason})") from error
 
 
 def read_facts(gguf: Path) -> GgufFacts:
