@@ -1,0 +1,221 @@
+"""Training a draft head on stored hidden states, resumable, bounded by steps or by minutes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from ..base import ModelError
+from ..head.module import HeadModule
+from .features import FeatureStore
+from .loss import draft_loss
+from .unrolled import head_states
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a head is trained. The run ends when ``steps`` or ``minutes`` is reached, whichever is first."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    batch_tokens: int = 4096  # padded tokens a step
+    passes: int = 3  # levels the head is unrolled to
+    single_pass_share: float = 0.3  # of the run, at its start, without unrolling: cheaper, and enough then
+    pass_decay: float = 0.8  # weight of a pass against the one before
+    position_share: float = 0.5  # of the positions that enter the loss: the logits are half of the cost
+    tv_share: float = 0.3  # of the total variation in the loss, towards the end of the run
+    learning_rate: float = 2e-3
+    warm_up_steps: int = 30
+    weight_decay: float = 0.01
+    seed: int = 0
+    save_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise ModelError("training needs an end: give steps or minutes")
+        for name in ("steps", "minutes", "batch_tokens", "passes", "position_share", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ModelError(f"{name} is {value}, it must be above 0")
+
+    def progress(self, step: int, minutes: float) -> float:
+        """The share of the run that is done, in [0, 1]."""
+        done = 0.0 if self.steps is None else step / self.steps
+        return min(1.0, max(done, 0.0 if self.minutes is None else minutes / self.minutes))
+
+
+class Trainer:
+    """One training run: the module, its optimisers and how far it has come."""
+
+    def __init__(
+        self,
+        module: HeadModule,
+        embeddings: Tensor,
+        output_rows: Tensor,
+        settings: TrainSettings,
+        checkpoint: Path | None = None,
+    ) -> None:
+        """``embeddings [V, H]`` and ``output_rows [draft V, H]`` are the target's, and stay as they are.
+
+        ``checkpoint`` is written every few minutes; when it exists, the run goes on from it.
+        """
+        self.module, self.settings, self.checkpoint = module, settings, checkpoint
+        self.embeddings, self.output_rows = embeddings, output_rows
+        matrices = [p for p in module.parameters() if p.dim() == 2]
+        vectors = [p for p in module.parameters() if p.dim() != 2]
+        rate = settings.learning_rate
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(vectors, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
+        self.step = 0
+        self.minutes = 0.0
+        self.loss = math.nan  # running mean
+        if checkpoint is not None and checkpoint.exists():
+            self._load(checkpoint)
+
+    def run(self, store: FeatureStore, console: Console) -> None:
+        """Train to the end of the settings' steps or minutes."""
+        settings = self.settings
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        clock, saved = time.monotonic(), self.minutes
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task("training", total=1.0)
+            for batch in self._batches(store):
+                done = settings.progress(self.step, self.minutes)
+                bar.update(task, completed=done, description=self._description())
+                if done >= 1.0:
+                    break
+                self._update(batch, done)
+                now = time.monotonic()
+                self.minutes += (now - clock) / 60
+                clock = now
+                if self.minutes - saved >= settings.save_minutes:
+                    self._save()
+                    saved = self.minutes
+        self._save()
+
+    def _description(self) -> str:
+        return f"training: step {self.step}, loss {self.loss:.3f}"
+
+    def batch_loss(self, batch: Batch, passes: int, tv_share: float, chosen: Tensor) -> Tensor:
+        """Mean loss at the positions ``chosen`` ``[M]`` (indices into the flattened ``[B * N]``)."""
+        states = head_states(self.module, self.embeddings[batch.tokens], batch.hidden, passes)
+        weights = torch.tensor([self.settings.pass_decay**n for n in range(passes)])
+        drafted = torch.stack([state.flatten(0, 1)[chosen] for state in states]).to(self.output_rows.dtype)
+        hidden = batch.hidden.flatten(0, 1)[chosen].to(self.output_rows.dtype)
+        return draft_loss(drafted, hidden, self.output_rows, weights / weights.sum(), tv_share)
+
+    def _update(self, batch: Batch, done: float) -> None:
+        settings = self.settings
+        passes = 1 if done < settings.single_pass_share else settings.passes
+        share = settings.tv_share * min(1.0, max(0.0, 2 * done - 0.5))  # enters from 1/4 to 3/4
+        candidates = batch.learned.flatten().nonzero().flatten()
+        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.step)
+        keep = max(1, round(len(candidates) * settings.position_share))
+        chosen = candidates[torch.randperm(len(candidates), generator=generator)[:keep].to(candidates.device)]
+        warm = min(1.0, (self.step + 1) / settings.warm_up_steps)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * done))
+            optimiser.zero_grad(set_to_none=True)
+        loss = self.batch_loss(batch, passes, share, chosen)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        self.step += 1
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise ModelError(f"training diverged at step {self.step}; lower the learning rate")
+        self.loss = value if math.isnan(self.loss) else 0.98 * self.loss + 0.02 * value
+
+    def _batches(self, store: FeatureStore) -> Iterator[Batch]:
+        """Batches without end, a new order every epoch, from the one after the last that was used."""
+        skip = self.step
+        for epoch in range(2**31):
+            plan = batch_plan(store, self.settings.batch_tokens, self.settings.seed * 1_000_003 + epoch)
+            for batch in plan[skip:]:
+                yield load_batch(store, batch, self.embeddings)
+            skip = max(0, skip - len(plan))
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        state = {
+            "module": self.module.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "step": self.step,
+            "minutes": self.minutes,
+            "loss": self.loss,
+        }
+        temporary = self.checkpoint.with_suffix(".tmp")
+        torch.save(state, temporary)
+        temporary.replace(self.checkpoint)
+
+    def _load(self, path: Path) -> None:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+        try:
+            self.module.load_state_dict(state["module"])
+            for optimiser, values in zip(self.optimisers, state["optimisers"], strict=True):
+                optimiser.load_state_dict(values)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"{path} is no checkpoint of this run, remove it to start afresh: {error}"
+            ) from error
+        self.step, self.minutes, self.loss = int(state["step"]), float(state["minutes"]), float(state["loss"])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts padded at the right."""
+
+    tokens: Tensor  # [B, N] int64
+    hidden: Tensor  # [B, N, H]
+    learned: Tensor  # [B, N] bool: the token after this position is an output token
+
+
+def batch_plan(store: FeatureStore, budget: int, seed: int) -> list[list[int]]:
+    """Lists of documents, at most ``budget`` padded tokens each (one document at least), in an order drawn
+    from ``seed``. Lengths are alike within a batch, and which documents meet changes with the seed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lengths = store.documents[:, 1]
+    jitter = 1 + 0.1 * torch.rand(len(store), generator=generator, dtype=torch.float64)
+    plan: list[list[int]] = []
+    batch: list[int] = []
+    longest = 0
+    for document in torch.argsort(lengths * jitter).tolist():
+        length = int(lengths[document])
+        if batch and max(longest, length) * (len(batch) + 1) > budget:
+            plan.append(batch)
+            batch, longest = [], 0
+        batch.append(document)
+        longest = max(longest, length)
+    plan.append(batch)
+    return [plan[number] for number in torch.randperm(len(plan), generator=generator).tolist()]
+
+
+def load_batch(store: FeatureStore, documents: list[int], like: Tensor) -> Batch:
+    """Read documents from the store, to the device of ``like``, hidden states in its dtype."""
+    rows: list[tuple[int, int, int]] = [tuple(store.documents[document].tolist()) for document in documents]
+    longest = max(length for _, length, _ in rows)
+    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
+    hidden = torch.zeros(len(rows), longest, store.hidden.shape[1], dtype=like.dtype)
+    learned = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for row, (offset, length, start) in enumerate(rows):
+        tokens[row, :length] = store.tokens[offset : offset + length]
+        hidden[row, :length] = store.hidden[offset : offset + length]
+        learned[row, max(start - 1, 0) : length - 1] = True
+    return Batch(tokens.to(like.device), hidden.to(like.device), learned.to(like.device))

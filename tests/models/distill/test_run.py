@@ -1,0 +1,122 @@
+"""From a target's folder to a head that loads, the way the command goes."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GraniteConfig, GraniteForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from resispec.models.base import ModelError
+from resispec.models.distill.run import DistillSettings, distill
+from resispec.models.head.checkpoint import load_head
+from resispec.models.head.fingerprint import check_head
+
+QUIET = Console(quiet=True)
+WORDS = [f"w{number}" for number in range(30)]
+
+
+def save(model: Any, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="w0"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(target: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(target, tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    generator = random.Random(0)
+    lines = [
+        json.dumps({"prompt": [number], "output": generator.choices(range(30), range(30, 0, -1), k=20)})
+        for number in range(30)
+    ]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    return tmp_path / "text.jsonl"
+
+
+def settings(folder: Path, tmp_path: Path, **changes: Any) -> DistillSettings:
+    values = {"steps": 4, "vocab": 12, "dtype": "float32", "device": "cpu", "out": tmp_path / "head"}
+    return DistillSettings(target=str(folder), **(values | changes))
+
+
+def test_a_head_comes_out_and_fits_its_target(
+    folder: Path, target: LlamaForCausalLM, data: Path, tmp_path: Path
+) -> None:
+    out = distill(settings(folder, tmp_path, data=(data,)), QUIET)
+    module, vocab_ids = load_head(out)
+    check_head(module.config, target, PreTrainedTokenizerFast.from_pretrained(folder))
+    assert len(vocab_ids) == module.config.draft_vocab_size == 12
+    assert module.config.max_positions == target.config.max_position_embeddings
+    assert module.config.target.name == "tiny"
+    card = (out / "README.md").read_text()
+    for part in ("license: apache-2.0", "--steps 4 --vocab 12 --seed 0", "| 3 | 0.", "text.jsonl", "4 steps"):
+        assert part in card
+    assert str(tmp_path) not in card + (out / "config.json").read_text()
+
+
+def test_the_target_writes_its_own_text(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("w1 w2 w3\nw4 w5\nw6\nw7 w8\n")
+    out = distill(
+        settings(folder, tmp_path, generate_tokens=900, prompts=tmp_path / "p.txt", max_tokens=40), QUIET
+    )
+    written = (tmp_path / "head.work" / "generated.jsonl").read_text().splitlines()
+    assert sum(len(json.loads(line)["output"]) for line in written) >= 900
+    assert "900 tokens written by the target after p.txt" in (out / "README.md").read_text()
+
+
+def test_a_run_is_resumed_only_when_asked_and_only_its_own(folder: Path, data: Path, tmp_path: Path) -> None:
+    distill(settings(folder, tmp_path, data=(data,)), QUIET)
+    with pytest.raises(ModelError, match="--resume"):
+        distill(settings(folder, tmp_path, data=(data,)), QUIET)
+    with pytest.raises(ModelError, match="other settings"):
+        distill(settings(folder, tmp_path, data=(data,), vocab=11, resume=True), QUIET)
+    distill(settings(folder, tmp_path, data=(data,), steps=6, resume=True), QUIET)
+    state = torch.load(tmp_path / "head.work" / "training.pt", weights_only=True)
+    assert state["step"] == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "llama"}, '"head"'),
+        ({"dtype": "float16"}, "dtype"),
+        ({"vocab": 0}, "vocab"),
+        ({"max_tokens": 3}, "max_tokens"),
+        ({"steps": None}, "steps or minutes"),
+        ({"device": "toaster"}, "toaster"),
+        ({"target": "no such/place/here"}, "no such/place/here"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    wrong: dict[str, Any], message: str, folder: Path, data: Path, tmp_path: Path
+) -> None:
+    target = wrong.get("target", folder)
+    rest = {name: value for name, value in wrong.items() if name != "target"}
+    with pytest.raises(ModelError, match=message):
+        distill(settings(target, tmp_path, data=(data,), **rest), QUIET)
+    assert not (tmp_path / "head").exists()
+
+
+def test_a_target_that_scales_its_logits_is_refused(data: Path, tmp_path: Path) -> None:
+    config = GraniteConfig(
+        vocab_size=30,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        logits_scaling=4.0,
+    )
+    scaled = save(GraniteForCausalLM(config), tmp_path / "granite")
+    with pytest.raises(ModelError, match="logits"):
+        distill(settings(scaled, tmp_path, data=(data,)), QUIET)

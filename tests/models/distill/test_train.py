@@ -1,0 +1,127 @@
+"""Training: it learns, it ends when told to, it goes on where it stopped."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from transformers import LlamaForCausalLM
+
+from resispec.models.base import ModelError
+from resispec.models.distill.features import FeatureStore
+from resispec.models.distill.initialise import initialise
+from resispec.models.distill.loss import draft_loss
+from resispec.models.distill.train import Trainer, TrainSettings, batch_plan, load_batch
+from resispec.models.head.module import HeadModule
+
+QUIET = Console(quiet=True)
+VOCAB_IDS = torch.arange(0, 24, 2)
+
+
+def start(
+    head: HeadModule,
+    target: LlamaForCausalLM,
+    store: FeatureStore,
+    checkpoint: Path | None = None,
+    **changes: float | None,
+) -> Trainer:
+    embeddings = target.get_input_embeddings().weight.detach()
+    output_rows = target.lm_head.weight.detach()[VOCAB_IDS]
+    initialise(head, store, embeddings, seed=0)
+    settings = {"steps": 60, "batch_tokens": 256, "warm_up_steps": 3, "learning_rate": 0.02} | changes
+    return Trainer(head, embeddings, output_rows, TrainSettings(**settings), checkpoint)
+
+
+def excess_loss(trainer: Trainer, store: FeatureStore) -> float:
+    """Above that of the target's own states, in nats a position."""
+    batch = load_batch(store, list(range(len(store))), torch.empty(0))
+    chosen = batch.learned.flatten().nonzero().flatten()
+    with torch.no_grad():
+        exact = batch.hidden.flatten(0, 1)[chosen]
+        least = draft_loss(exact[None], exact, trainer.output_rows, torch.ones(1), 0.0)
+        return float(trainer.batch_loss(batch, 3, 0.0, chosen) - least)
+
+
+def test_a_short_run_lowers_the_loss(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
+    trainer = start(head, target, store)
+    before = excess_loss(trainer, store)
+    trainer.run(store, QUIET)
+    assert trainer.step == 60
+    assert excess_loss(trainer, store) < 0.9 * before
+
+
+def test_the_start_beats_a_random_one(
+    head: HeadModule, target: LlamaForCausalLM, store: FeatureStore
+) -> None:
+    embeddings = target.get_input_embeddings().weight.detach()
+    random = Trainer(head, embeddings, target.lm_head.weight.detach()[VOCAB_IDS], TrainSettings(steps=1))
+    before = excess_loss(random, store)
+    assert excess_loss(start(head, target, store), store) < 0.5 * before
+
+
+def test_an_interrupted_run_ends_where_an_unbroken_one_does(
+    head: HeadModule, target: LlamaForCausalLM, store: FeatureStore, tmp_path: Path
+) -> None:
+    start(head, target, store, steps=12).run(store, QUIET)
+    unbroken = {name: value.clone() for name, value in head.state_dict().items()}
+
+    trainer = start(head, target, store, tmp_path / "run.pt", steps=12, save_minutes=1e-9)
+    update = trainer._update
+
+    def interrupted(*arguments: object) -> None:
+        if trainer.step == 7:
+            raise KeyboardInterrupt
+        update(*arguments)
+
+    trainer._update = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(store, QUIET)
+    again = start(head, target, store, tmp_path / "run.pt", steps=12)
+    assert again.step == 7
+    again.run(store, QUIET)
+    for name, value in head.state_dict().items():
+        torch.testing.assert_close(value, unbroken[name], rtol=0, atol=1e-6)
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    head: HeadModule, target: LlamaForCausalLM, store: FeatureStore, tmp_path: Path
+) -> None:
+    torch.save({"module": {}, "optimisers": []}, tmp_path / "run.pt")
+    with pytest.raises(ModelError, match="no checkpoint of this run"):
+        start(head, target, store, tmp_path / "run.pt")
+
+
+def test_minutes_end_a_run(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
+    trainer = start(head, target, store, steps=None, minutes=0.5 / 60)
+    trainer.run(store, QUIET)
+    assert trainer.step > 0
+    assert trainer.minutes >= 0.5 / 60
+
+
+def test_divergence_is_an_error(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
+    trainer = start(head, target, store)
+    with torch.no_grad():
+        head.fuse.weight.fill_(torch.nan)
+    with pytest.raises(ModelError, match="diverged at step 1"):
+        trainer.run(store, QUIET)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"steps": 0}, {"minutes": -1.0}, {"steps": 1, "passes": 0}])
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ModelError, match=next(reversed(wrong), "steps or minutes")):
+        TrainSettings(**wrong)
+
+
+def test_a_plan_holds_every_document_once(store: FeatureStore) -> None:
+    plans = [batch_plan(store, 100, seed) for seed in (0, 0, 1)]
+    for plan in plans:
+        assert sorted(document for batch in plan for document in batch) == list(range(len(store)))
+        for batch in plan:
+            assert len(batch) * int(store.documents[batch, 1].max()) <= 100
+    assert plans[0] == plans[1] != plans[2]
+
+
+def test_only_output_tokens_are_learned(store: FeatureStore) -> None:
+    batch = load_batch(store, [3, 4], torch.empty(0))  # lengths 5, from the start, and 6, output from 2 on
+    assert batch.learned.tolist() == [[True] * 4 + [False] * 2, [False, True, True, True, True, False]]
+    assert batch.hidden[0, 5].abs().max() == 0
