@@ -80,9 +80,10 @@ class Server(uvicorn.Server):
         if self.started:
             self._announce()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # Not uvicorn's way, which raises the signal again at the end and so kills what is being closed.
         if self._signalled:
-            super().handle_exit(sig, frame)
+            self.should_exit = self.force_exit = True
         self._signalled = True
 
     async def on_tick(self, counter: int) -> bool:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -109,6 +110,9 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
             raise _cannot_listen(settings.host, settings.port, exc) from exc
         return ExitCode.ERROR if lifecycle.phase is Phase.FAILED else ExitCode.OK
     finally:
+        # It is on its way out; another signal now would leave the engine behind.
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_IGN)
         await client.close()
 
 

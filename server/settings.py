@@ -65,7 +65,7 @@ class ServerSettings(BaseSettings):
         Field(
             min_length=1,
             description="Draft model: 'default' (goes with the default target), 'none', a hub id, a local "
-            "folder or a GGUF file. Unset: 'default' with the default target, else 'none'.",
+            "folder or a GGUF file. Unset: the one that goes with the target, if there is one.",
             json_schema_extra=MODEL,
         ),
     ] = None
@@ -226,7 +226,7 @@ class ServerSettings(BaseSettings):
 
     def engine_config(self) -> EngineConfig:
         """The engine's part of the settings."""
-        draft = self.draft or ("default" if self.target == "default" else "none")
+        draft = self.draft or "default"  # to the engine, that is none where no draft goes with the target
         return EngineConfig(
             target=self.target,
             draft=None if draft == "none" else draft,

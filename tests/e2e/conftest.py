@@ -1,0 +1,171 @@
+"""Real servers in processes of their own, on tiny random models."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+START_SECONDS = 120
+STOP_SECONDS = 30
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@dataclass
+class ServerProcess:
+    """A running ``resispec serve``."""
+
+    process: subprocess.Popen[str]
+    url: str
+    stdout: list[str]
+    stderr: list[str]
+    reader: threading.Thread
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self.close_pipes()
+
+    def close_pipes(self) -> None:
+        self.reader.join(STOP_SECONDS)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def metric(self, name: str) -> float:
+        """The sum over all series of one metric."""
+        text = httpx.get(f"{self.url}/metrics").text
+        values = re.findall(rf"^resispec_{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for value in values)
+
+    def wait_for_metric(self, name: str, wanted: Callable[[float], bool], seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not wanted(value := self.metric(name)):
+            assert time.monotonic() < deadline, f"{name} stayed at {value}"
+            time.sleep(0.05)
+
+
+def start_server(*arguments: str, **environment: str) -> ServerProcess:
+    """Start a server on a free port and wait until it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "resispec.server.cli", "serve", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    stdout: list[str] = []
+    stderr: list[str] = []
+    assert process.stderr is not None
+    assert process.stdout is not None
+    # Read all the time: a full pipe would stop the server.
+    reader = threading.Thread(target=stderr.extend, args=(process.stderr,), daemon=True)
+    reader.start()
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    for line in process.stdout:
+        stdout.append(line)
+        if "try " in line:
+            break
+    watchdog.cancel()
+    url = re.search(r"http://\S+", stdout[0]) if stdout else None
+    server = ServerProcess(process, url.group() if url else "", stdout, stderr, reader)
+    if url is None:
+        server.stop()
+        raise AssertionError(f"no server: {''.join(stderr)}")
+    return server
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts servers for one test, and stops them after it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str, **environment: str) -> ServerProcess:
+            server = start_server(*arguments, **environment)
+            stack.callback(server.stop)
+            return server
+
+        yield start
+
+
+def make_model(folder: Path, noise: float) -> Path:
+    """A random Llama over bytes; with little ``noise``, models much like each other."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: index for index, character in enumerate(alphabet)} | {"<eos>": 256}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=257,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        eos_token_id=256,
+        bos_token_id=None,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * noise)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """(target, draft): folders of two similar models."""
+    root = tmp_path_factory.mktemp("models")
+    return str(make_model(root / "target", 0.0)), str(make_model(root / "draft", 0.02))
+
+
+@pytest.fixture(scope="session")
+def tiny_arguments(tiny_models: tuple[str, str]) -> tuple[str, ...]:
+    """The flags of a small server on the tiny pair."""
+    target, draft = tiny_models
+    return (
+        *("--target", target, "--draft", draft, "--served-model-name", "tiny", "--dtype", "float32"),
+        *("--device", "cpu", "--num-threads", "1", "--kv-memory", "64MiB", "--offline"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_arguments: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """One server for all tests that leave it as they found it."""
+    server = start_server(*tiny_arguments)
+    yield server
+    assert server.stop() == 0, "".join(server.stderr)

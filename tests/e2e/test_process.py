@@ -1,0 +1,142 @@
+"""The server as a process: how it starts, refuses, drains and ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LONG = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "speculation": {"enabled": False}}
+
+
+def events(lines):
+    """The decoded events of a stream, up to [DONE]."""
+    for line in lines:
+        if line == "data: [DONE]":
+            return
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "resispec.server.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_banner_and_its_curl(tiny_server):
+    assert tiny_server.url in tiny_server.stdout[0]
+    assert any("draft" in line for line in tiny_server.stdout)
+    assert any("curl" in line for line in tiny_server.stdout)
+
+
+def test_health_and_metrics(tiny_server):
+    assert httpx.get(f"{tiny_server.url}/ready").json() == {"status": "ready"}
+    before = tiny_server.metric("request_success_total")
+    httpx.post(
+        f"{tiny_server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 8}
+    ).raise_for_status()
+    tiny_server.wait_for_metric("request_success_total", lambda value: value == before + 1)
+    assert tiny_server.metric("generation_tokens_total") > 0
+    assert tiny_server.metric("num_requests_running") == 0
+
+
+def test_a_disconnect_frees_the_engine(tiny_server):
+    body = LONG | {"n": 8}
+    aborted = tiny_server.metric("request_success_total")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{tiny_server.url}/v1/completions", json=body, timeout=0.2)
+    tiny_server.wait_for_metric("num_requests_running", lambda value: value == 0)
+    assert tiny_server.metric("kv_cache_usage_ratio") == 0
+    assert tiny_server.metric("request_success_total") == aborted + 8
+
+
+def test_a_disconnect_from_a_stream_frees_the_engine(tiny_server):
+    body = LONG | {"n": 8, "stream": True}
+    with httpx.stream("POST", f"{tiny_server.url}/v1/completions", json=body) as response:
+        next(events(response.iter_lines()))
+    tiny_server.wait_for_metric("num_requests_running", lambda value: value == 0)
+    assert tiny_server.metric("kv_cache_usage_ratio") == 0
+
+
+def test_sigterm_lets_a_stream_finish(serve, tiny_arguments):
+    server = serve(*tiny_arguments)
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG | {"stream": True}) as response:
+        chunks = events(response.iter_lines())
+        next(chunks)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(chunks)
+    assert rest[-1]["choices"][0]["finish_reason"] == "length"
+    assert server.stop() == 0
+
+
+def test_sigterm_aborts_after_the_drain_timeout(serve, tiny_arguments):
+    server = serve(*tiny_arguments, "--drain-timeout", "0")
+    with httpx.stream(
+        "POST", f"{server.url}/v1/completions", json=LONG | {"stream": True, "n": 8}
+    ) as response:
+        chunks = events(response.iter_lines())
+        next(chunks)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(chunks)
+    assert "abort" in {chunk["choices"][0]["finish_reason"] for chunk in rest}
+    assert server.stop() == 0
+
+
+def test_the_engines_death_ends_answers_and_server(serve, tiny_arguments):
+    server = serve(*tiny_arguments)
+    children = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid), "-f", "multiprocessing.spawn"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert len(children) == 1
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG | {"stream": True}) as response:
+        chunks = events(response.iter_lines())
+        next(chunks)
+        subprocess.run(["kill", "-KILL", children[0]], check=True)
+        rest = list(chunks)
+    assert "error" in rest[-1]
+    assert httpx.get(f"{server.url}/health").status_code == 503
+    assert server.process.wait(15) == 1
+
+
+def test_exit_codes(tmp_path, tiny_arguments):
+    result = run("serve", "--port", "0", "--target", str(tmp_path), "--draft", "none", "--offline")
+    assert result.returncode == 3, result.stderr
+    assert str(tmp_path) in result.stderr
+    assert "Traceback" not in result.stderr
+    result = run("serve", "--port", "0", *tiny_arguments, "--kv-memory", "1KiB")
+    assert result.returncode == 2, result.stderr
+    assert "kv_memory" in result.stderr
+
+
+def test_no_engine_is_left_behind(serve, tiny_arguments):
+    server = serve(*tiny_arguments)
+    pids = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    server.process.kill()
+    server.process.wait(10)
+    deadline = time.monotonic() + 15
+    while pids and time.monotonic() < deadline:
+        pids = [
+            pid
+            for pid in pids
+            if subprocess.run(["kill", "-0", pid], check=False, capture_output=True).returncode == 0
+        ]
+        threading.Event().wait(0.1)
+    assert not pids
