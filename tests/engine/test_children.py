@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from resispec.engine.proposers.children import Truncation, propose
+from resispec.engine.verifiers.base import Proposal
 
 LOGITS = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, -torch.inf]])
 
 
-def call(logits, head, tail, slots, width, u=0.5, temperature=1.0, **more):
+def call(
+    logits: Tensor,
+    head: int,
+    tail: int,
+    slots: int,
+    width: int,
+    u: float = 0.5,
+    temperature: float = 1.0,
+    vocab_ids: Tensor | None = None,
+    truncation: Truncation | None = None,
+) -> tuple[Proposal, Tensor]:
     rows = logits.shape[0]
     uniforms = torch.full((rows, slots), u, dtype=torch.float64)
     return propose(
@@ -21,11 +33,12 @@ def call(logits, head, tail, slots, width, u=0.5, temperature=1.0, **more):
         slots,
         width,
         uniforms,
-        **more,
+        vocab_ids,
+        truncation,
     )
 
 
-def test_head_then_tail():
+def test_head_then_tail() -> None:
     proposal, log_probs = call(LOGITS, 2, 2, 5, 3, temperature=0.5)
     assert proposal.tokens[0, :2].tolist() == [1, 3]
     assert proposal.num_head.tolist() == [2]
@@ -40,7 +53,7 @@ def test_head_then_tail():
     assert log_probs[0, 4] == -torch.inf
 
 
-def test_draws_have_the_recorded_law():
+def test_draws_have_the_recorded_law() -> None:
     """Chi-square, 40,000 draws over 4 cells: false alarm once in 10,000 (threshold 21.1 at 3 degrees)."""
     rows = 20_000
     uniforms = torch.from_numpy(np.random.default_rng(60).random((rows, 3)))
@@ -57,7 +70,7 @@ def test_draws_have_the_recorded_law():
     assert abs(float(pair)) < 5 / rows**0.5  # siblings are independent: 5 standard errors
 
 
-def test_greedy_rows_have_no_tail():
+def test_greedy_rows_have_no_tail() -> None:
     logits = LOGITS.expand(2, -1)
     proposal, _ = propose(
         logits,
@@ -74,7 +87,7 @@ def test_greedy_rows_have_no_tail():
     assert proposal.tail_probs[0].sum() == 0
 
 
-def test_excluded_tokens_are_never_proposed():
+def test_excluded_tokens_are_never_proposed() -> None:
     for u in (0.0, 1 - 2.0**-53):
         proposal, _ = call(LOGITS, 1, 3, 4, 10, u)
         assert 5 not in proposal.tokens[0].tolist()
@@ -83,7 +96,7 @@ def test_excluded_tokens_are_never_proposed():
     assert proposal.tokens[0].tolist() == [1, 3, 2, 0, 4, -1, -1, -1]
 
 
-def test_an_empty_tail_draws_nothing():
+def test_an_empty_tail_draws_nothing() -> None:
     proposal, log_probs = call(LOGITS, 5, 1, 6, 4)
     assert proposal.num_tail.tolist() == [0]
     assert proposal.tokens[0, 5] == -1
@@ -91,7 +104,7 @@ def test_an_empty_tail_draws_nothing():
     assert not log_probs.isnan().any()
 
 
-def test_a_row_that_is_not_finite_proposes_nothing():
+def test_a_row_that_is_not_finite_proposes_nothing() -> None:
     logits = LOGITS.repeat(3, 1)
     logits[0, 2], logits[1] = torch.nan, -torch.inf
     proposal, log_probs = call(logits, 1, 1, 2, 4)
@@ -101,15 +114,15 @@ def test_a_row_that_is_not_finite_proposes_nothing():
     assert not log_probs.isnan().any()
 
 
-def test_ids_of_the_target():
+def test_ids_of_the_target() -> None:
     ids = torch.tensor([10, 11, 12, 13, 14, 15])
     proposal, _ = call(LOGITS, 1, 1, 2, 3, u=0.0, vocab_ids=ids)
     assert proposal.tokens.tolist() == [[11, 13]]
     assert proposal.tail_ids.tolist() == [[13, 12, 10]]
 
 
-def test_truncation_of_the_tail():
-    def kept(**off):
+def test_truncation_of_the_tail() -> None:
+    def kept(**off: Tensor) -> tuple[list[int], list[int]]:
         proposal, _ = call(LOGITS, 1, 1, 2, 5, truncation=Truncation(**off))
         assert proposal.tail_probs.sum() in (0, 1) or abs(proposal.tail_probs.sum() - 1) < 1e-12
         return proposal.tail_ids[proposal.tail_probs > 0].tolist(), proposal.num_tail.tolist()

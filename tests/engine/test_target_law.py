@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from resispec.engine.request import SamplingParams
 from resispec.engine.sampling.penalties import seen_tokens
@@ -17,9 +20,14 @@ CPU = torch.device("cpu")
 EOS = (3,)
 
 
-def naive_law(logits, params, prompt=(), output=()):
+def naive_law(
+    logits: NDArray[np.float32],
+    params: SamplingParams,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+) -> NDArray[np.float64]:
     """One node, plain loops. ``output`` includes the draft tokens on the node's path."""
-    logits = logits.astype(np.float64).copy()
+    logits = logits.astype(np.float64)
     for token in set(prompt) | set(output):
         rep = params.repetition_penalty
         logits[token] = logits[token] / rep if logits[token] > 0 else logits[token] * rep
@@ -30,8 +38,10 @@ def naive_law(logits, params, prompt=(), output=()):
     if len(output) < params.min_tokens:
         logits[list({*EOS, *params.stop_token_ids})] = -np.inf
     if params.temperature == 0:
-        return np.eye(len(logits))[int(np.argmax(logits))]
-    law = np.exp((logits - logits.max()) / params.temperature)
+        law = np.zeros(len(logits))
+        law[int(np.argmax(logits))] = 1
+        return law
+    law: NDArray[np.float64] = np.exp((logits - logits.max()) / params.temperature)
     law /= law.sum()
     if 0 < params.top_k < len(law):
         law[law < np.sort(law)[-params.top_k]] = 0
@@ -42,16 +52,17 @@ def naive_law(logits, params, prompt=(), output=()):
         law[law < down[needed]] = 0
         law /= law.sum()
     law[law < params.min_p * law.max()] = 0
-    return law / law.sum()
+    law /= law.sum()
+    return law
 
 
-def random_params(rng):
-    def maybe(value, off):
+def random_params(rng: np.random.Generator) -> SamplingParams:
+    def maybe(value: float, off: float) -> float:
         return value if rng.random() < 0.5 else off
 
     return SamplingParams(
         temperature=float(rng.choice([0.0, 0.3, 0.7, 1.0, 1.8])),
-        top_k=int(maybe(rng.integers(1, 60), 0)),
+        top_k=int(maybe(int(rng.integers(1, 60)), 0)),
         top_p=float(maybe(rng.uniform(0.05, 0.999), 1.0)),
         min_p=float(maybe(rng.uniform(0, 0.3), 0.0)),
         presence_penalty=float(maybe(rng.uniform(-2, 2), 0.0)),
@@ -63,7 +74,7 @@ def random_params(rng):
     )
 
 
-def test_all_steps_together():
+def test_all_steps_together() -> None:
     rng = np.random.default_rng(40)
     nodes, vocab, depth = 400, 50, 4
     params = [random_params(rng) for _ in range(nodes)]
@@ -96,7 +107,7 @@ def test_all_steps_together():
 @pytest.mark.parametrize("top_k", [0, 1, 255, 256, 300, 4096, 4100])
 @pytest.mark.parametrize("top_p", [0.1, 0.9, 0.9999, 1.0])
 @pytest.mark.parametrize("spread", [0.01, 3.0])
-def test_truncation_of_a_large_vocabulary(top_k, top_p, spread):
+def test_truncation_of_a_large_vocabulary(top_k: int, top_p: float, spread: float) -> None:
     """Rows that a few hundred weights settle, and rows that need the full sort, in one call."""
     if top_k == 0 and top_p == 1.0:
         return
@@ -116,13 +127,13 @@ def test_truncation_of_a_large_vocabulary(top_k, top_p, spread):
         assert abs(weights[got[i]].sum() / weights[expected].sum() - 1) < 1e-3
 
 
-def test_ties_at_the_boundary_are_all_kept():
+def test_ties_at_the_boundary_are_all_kept() -> None:
     weights = torch.tensor([[1.0, 0.5, 0.5, 0.25], [1.0, 1.0, 1.0, 1.0]])
     cutoff = truncation_cutoff(weights, torch.tensor([4, 2]), torch.tensor([0.5, 1.0]).double())
     assert cutoff.tolist() == [0.5, 1.0]
 
 
-def test_greedy_takes_the_lowest_id_on_ties():
+def test_greedy_takes_the_lowest_id_on_ties() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, 1.0, 5.0]])
     rows = sampling_rows([SamplingParams(temperature=0)] * 2, 3, EOS, CPU)
     law = target_law(logits, rows).law
@@ -130,7 +141,7 @@ def test_greedy_takes_the_lowest_id_on_ties():
     assert law.total.tolist() == [1, 1]
 
 
-def test_one_bad_row_is_flagged_and_the_others_are_untouched():
+def test_one_bad_row_is_flagged_and_the_others_are_untouched() -> None:
     logits = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
     logits[1, 3], logits[2], logits[3, 0] = torch.nan, -torch.inf, torch.inf
     params = SamplingParams(top_k=5, top_p=0.9, min_p=0.1)
@@ -142,13 +153,13 @@ def test_one_bad_row_is_flagged_and_the_others_are_untouched():
     assert torch.equal(laws.law.weights[0], alone.law.weights[0])
 
 
-def test_temperatures_too_small_for_float32_are_still_a_law():
+def test_temperatures_too_small_for_float32_are_still_a_law() -> None:
     rows = sampling_rows([SamplingParams(temperature=1e-60)], 3, EOS, CPU)
     law = target_law(torch.tensor([[1.0, 2.0, 2.0]]), rows).law
     assert law.weights.tolist() == [[0, 1, 1]]
 
 
-def test_min_tokens_counts_along_the_path():
+def test_min_tokens_counts_along_the_path() -> None:
     params = SamplingParams(min_tokens=3, stop_token_ids=(1,))
     rows = sampling_rows([params] * 3, 5, EOS, CPU)
     context = NodeContext(torch.tensor([[-1, -1], [4, -1], [4, 4]]), torch.tensor([1, 1, 1]))
@@ -157,14 +168,14 @@ def test_min_tokens_counts_along_the_path():
     assert allowed.tolist() == [masked, masked, [True] * 5]
 
 
-def test_what_no_row_uses_costs_nothing():
+def test_what_no_row_uses_costs_nothing() -> None:
     rows = sampling_rows([SamplingParams()] * 2, 9, EOS, CPU)
-    assert rows.truncation is rows.penalties is rows.bias is rows.masked is None
+    assert (rows.truncation, rows.penalties, rows.bias, rows.masked) == (None,) * 4
     logits = torch.zeros(2, 9)
     assert adjusted_logits(logits, rows, None) is logits
 
 
-def test_a_missing_context_is_refused():
+def test_a_missing_context_is_refused() -> None:
     logits = torch.zeros(1, 9)
     for params in (SamplingParams(presence_penalty=1), SamplingParams(min_tokens=1)):
         with pytest.raises(ValueError, match="need"):
@@ -172,7 +183,7 @@ def test_a_missing_context_is_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_in_float64(dtype):
+def test_sums_in_float64(dtype: torch.dtype) -> None:
     weights = torch.rand(11, 3000, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(dtype)
     torch.testing.assert_close(row_sums(weights), weights.double().sum(dim=1), rtol=1e-14, atol=0)
     ids = torch.tensor([[0, 7, 7, 0]]).expand(11, -1).contiguous()
@@ -182,7 +193,7 @@ def test_sums_in_float64(dtype):
     assert row_sums(weights[:0]).shape == (0,)
 
 
-def test_outside_mass_is_summed_not_subtracted():
+def test_outside_mass_is_summed_not_subtracted() -> None:
     """A tail that holds all but 1e-12 of the mass: the difference from 1 would be rounding noise."""
     weights = torch.tensor([[1.0, 1e-12, 1.0]], dtype=torch.float64)
     outside = row_sums_without(weights, torch.tensor([[0, 2]]), torch.tensor([[True, True]]))

@@ -7,16 +7,16 @@ import torch
 
 from resispec.engine.proposers.children import propose
 from resispec.engine.request import RequestError, SamplingParams
-from resispec.engine.sampling.draw import draw_or_fall_back
+from resispec.engine.sampling.draw import Draw, draw_or_fall_back
 from resispec.engine.sampling.penalties import SeenTokens
 from resispec.engine.sampling.rows import sampling_rows
 from resispec.engine.sampling.weights import NodeContext, target_law
-from resispec.engine.verifiers.base import Decision
+from resispec.engine.verifiers.base import Decision, Verifier
 from resispec.engine.verifiers.table import VERIFIERS, get
 from resispec.engine.verifiers.walk import Topology, at_ends, walk
 
 
-def test_found_by_name():
+def test_found_by_name() -> None:
     for name, verifier in VERIFIERS.items():
         assert get(name) is verifier
         assert verifier.name == name
@@ -26,7 +26,7 @@ def test_found_by_name():
     assert caught.value.param == "speculation.verifier"
 
 
-def step(device, verifier):
+def step(device: torch.device, verifier: Verifier) -> Draw:
     """A step's device work: laws, children, decisions, walk, last token."""
     rows, vocab, slots, nodes = 4, 700, 3, 16
     params = SamplingParams(
@@ -58,7 +58,7 @@ def step(device, verifier):
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
-def test_nothing_is_read_back(name):
+def test_nothing_is_read_back(name: str) -> None:
     """Meta tensors hold no values, so any read of one on the host raises."""
     drawn = step(torch.device("meta"), get(name))
     assert drawn.tokens.shape == (4,)
@@ -67,13 +67,13 @@ def test_nothing_is_read_back(name):
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
-def test_the_same_step_with_values(name):
+def test_the_same_step_with_values(name: str) -> None:
     drawn = step(torch.device("cpu"), get(name))
     assert ((drawn.tokens >= 0) & (drawn.tokens < 700)).all()
 
 
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
-def test_no_slots_and_no_nodes(name):
+def test_no_slots_and_no_nodes(name: str) -> None:
     """A batch without children: nothing is kept, and the residual is the target's law."""
     verifier = get(name)
     law = target_law(torch.randn(2, 9), sampling_rows([SamplingParams()] * 2, 9, (), torch.device("cpu"))).law

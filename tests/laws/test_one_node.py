@@ -24,7 +24,7 @@ TOLERANCE = 1e-9
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
-def test_agrees_with_an_independent_implementation(index):
+def test_agrees_with_an_independent_implementation(index: int) -> None:
     case = CASES[index]
     node = Node.of(case["p"], case["q"], case["head"], case["tail_draws"])
     support = node.support or [0]
@@ -61,7 +61,7 @@ def _remainder_by_bisection(node: Node) -> float:
     outside = p[~tail].sum()
 
     def remainder(t: float) -> float:
-        return outside + np.maximum(p[tail] - q[tail] * t, 0).sum()
+        return float(outside + np.maximum(p[tail] - q[tail] * t, 0).sum())
 
     def last(first: float) -> float:
         t = first - 1
@@ -76,7 +76,7 @@ def _remainder_by_bisection(node: Node) -> float:
     return remainder(low)
 
 
-def test_accepts_as_much_as_a_slow_solver():
+def test_accepts_as_much_as_a_slow_solver() -> None:
     rng = np.random.default_rng(24)
     nodes = [steep_node(rng) for _ in range(300)] + [random_node(rng, 300) for _ in range(200)]
     nodes = [node for node in nodes if node.num_tail >= 2]
@@ -90,7 +90,7 @@ def test_accepts_as_much_as_a_slow_solver():
         assert remainder == pytest.approx(_remainder_by_bisection(node), abs=1e-12)
 
 
-def test_exact_over_many_nodes():
+def test_exact_over_many_nodes() -> None:
     rng = np.random.default_rng(20)
     nodes = [random_node(rng) for _ in range(2000)] + [steep_node(rng) for _ in range(400)]
     assert sum(node.num_tail >= 2 for node in nodes) > 1000
@@ -102,7 +102,7 @@ def test_exact_over_many_nodes():
     assert worst < TOLERANCE
 
 
-def test_exact_over_every_tuple_of_draws():
+def test_exact_over_every_tuple_of_draws() -> None:
     rng = np.random.default_rng(21)
     worst = 0.0
     for _ in range(150):
@@ -111,7 +111,7 @@ def test_exact_over_every_tuple_of_draws():
     assert worst < TOLERANCE
 
 
-def test_decide_accepts_with_the_stated_probability():
+def test_decide_accepts_with_the_stated_probability() -> None:
     """`decide` on uniforms just below and just above the stated probability of each slot alone."""
     rng = np.random.default_rng(22)
     verifier = ResiSpecVerifier()
@@ -142,7 +142,7 @@ def test_decide_accepts_with_the_stated_probability():
     assert checked > 200
 
 
-def test_special_cases():
+def test_special_cases() -> None:
     p, q = [0.5, 0.3, 0.2, 0.0], [0.2, 0.3, 0.1, 0.4]
     one = Node.of(p, q, [], 1)  # ordinary speculative sampling
     law, proposal = batch([(one, [token]) for token in range(4)])
@@ -165,7 +165,7 @@ def test_special_cases():
     assert ResiSpecVerifier().residual(law, proposal, decided)[0].tolist() == [0, 1, 0, 0]
 
 
-def test_probability_zero_is_never_accepted():
+def test_probability_zero_is_never_accepted() -> None:
     """Draws the target excludes, with every uniform at its lowest."""
     node = Node.of([0.0, 0.0, 1.0], [0.5, 0.5, 0.0], [], 3)
     law, proposal = batch([(node, [0, 1, 0])])
@@ -195,7 +195,7 @@ def _target_probabilities(law: TargetLaw, proposal: Proposal) -> Tensor:
     return torch.cat([edges.diff(dim=1), 1 - edges[:, -1:]], dim=1)
 
 
-def test_target_verifier_is_exact_for_any_proposal():
+def test_target_verifier_is_exact_for_any_proposal() -> None:
     rng = np.random.default_rng(23)
     verifier = TargetVerifier()
     for _ in range(40):
@@ -212,7 +212,7 @@ def test_target_verifier_is_exact_for_any_proposal():
         assert (output - node.p).abs().max() < TOLERANCE
 
 
-def test_never_above_the_optimal_transport_ceiling():
+def test_never_above_the_optimal_transport_ceiling() -> None:
     checked = 0
     for case in CASES:
         node = Node.of(case["p"], case["q"], case["head"], case["tail_draws"])
@@ -241,7 +241,7 @@ def _tests_in_order_of_own_probability(law: TargetLaw, proposal: Proposal) -> Te
     return torch.empty_like(kept).scatter_(1, back, kept)
 
 
-def test_the_harness_sees_a_wrong_order():
+def test_the_harness_sees_a_wrong_order() -> None:
     """Control: no head, two draws, the likelier tested first. The law must come out wrong."""
     node = Node.of([0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [], 2)
     assert (output_law(node) - node.p).abs().max() < TOLERANCE
@@ -273,7 +273,7 @@ def _printed_rule_law(p: Tensor, q: Tensor, count: int) -> Tensor:
     return go(p, count)
 
 
-def test_the_printed_rule_is_biased_and_ours_is_not():
+def test_the_printed_rule_is_biased_and_ours_is_not() -> None:
     """Control: the published example of the bias, to its three printed digits."""
     p, q = [0.4, 0.3, 0.3], [0.6, 0.3, 0.1]
     printed = [_printed_rule_law(torch.tensor(p).double(), torch.tensor(q).double(), n) for n in (1, 3)]

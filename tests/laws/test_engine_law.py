@@ -1,0 +1,201 @@
+"""The running engine's sampled text has the target's joint law: chi-square against the exact law.
+
+Each test samples thousands of short answers from a tiny pair and compares the joint frequencies of the
+first four tokens with the law computed from transformers' own forward. False-alarm rate of a test: 1e-6;
+the seeds are fixed, so a pass stays a pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from resispec.engine.build import LoadedDraft
+from resispec.engine.request import Request, SamplingParams
+from resispec.engine.verifiers import table
+from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
+from resispec.engine.verifiers.resispec import ResiSpecVerifier
+from resispec.models.head.config import HeadConfig, TargetFingerprint
+from resispec.models.head.module import HeadModule
+from scipy.stats import chi2
+from torch import Tensor
+
+V = 5
+LENGTH = 4
+PROMPT = (3, 1, 4)
+FALSE_ALARM = 1e-6
+
+
+def target(tiny: Any) -> Any:
+    return tiny.model(0, vocab_size=V)
+
+
+def draft(tiny: Any, kind: str) -> LoadedDraft:
+    if kind == "model":
+        return LoadedDraft(256, model=tiny.model(7, vocab_size=V, num_hidden_layers=1))
+    torch.manual_seed(3)
+    config = HeadConfig(32, 4, 2, 8, 64, 1e4, 1e-6, 256, 4, TargetFingerprint("tiny", V, 32, "0", (0.0,)))
+    head = HeadModule(config).requires_grad_(False).eval()
+    return LoadedDraft(256, head=head, vocab_ids=torch.tensor([0, 1, 2, 4]))  # 3 is never drafted
+
+
+def process(logits: Tensor, sampling: SamplingParams) -> np.ndarray:
+    """One position's law, written for reading: temperature, top_k, top_p, min_p."""
+    p = torch.softmax(logits.double() / sampling.temperature, -1).numpy()
+    order = np.argsort(-p, kind="stable")
+    keep = np.ones(V, bool)
+    if sampling.top_k:
+        keep[order[sampling.top_k :]] = False
+    kept = np.where(keep, p, 0.0)
+    kept /= kept.sum()
+    before = np.cumsum(kept[order]) - kept[order]
+    keep[order[before >= sampling.top_p]] = False
+    keep &= p >= sampling.min_p * p.max()
+    p = np.where(keep, p, 0.0)
+    return p / p.sum()
+
+
+def exact_joint(model: Any, sampling: SamplingParams) -> np.ndarray:
+    """P(first LENGTH tokens): array of shape [V] * LENGTH."""
+    model.set_attn_implementation("eager")
+    joint = np.ones((V,) * LENGTH)
+    for depth in range(LENGTH):
+        prefixes = list(itertools.product(range(V), repeat=depth))
+        batch = torch.tensor([[*PROMPT, *prefix] for prefix in prefixes])
+        with torch.inference_mode():
+            logits = model(input_ids=batch, use_cache=False).logits[:, -1]
+        for prefix, row in zip(prefixes, logits, strict=True):
+            law = process(row, sampling).reshape((V,) + (1,) * (LENGTH - depth - 1))
+            joint[prefix] = joint[prefix] * law
+    return joint
+
+
+def sample(tiny: Any, engine: Any, sampling: dict[str, Any], count: int, first: int = 0) -> np.ndarray:
+    counts = np.zeros((V,) * LENGTH)
+    for start in range(first, first + count, 500):
+        requests = [
+            Request(str(i), PROMPT, SamplingParams(max_tokens=LENGTH, ignore_eos=True, seed=i, **sampling))
+            for i in range(start, min(start + 500, first + count))
+        ]
+        for tokens in tiny.run(engine, requests).tokens.values():
+            counts[tuple(tokens)] += 1
+    return counts
+
+
+def p_value(counts: np.ndarray, joint: np.ndarray) -> float:
+    """Chi-square goodness of fit; cells that expect fewer than 5 are pooled."""
+    observed, expected = counts.ravel(), joint.ravel() * counts.sum()
+    assert observed[expected == 0].sum() == 0, "an impossible answer was given"
+    small = expected < 5
+    if small.any():
+        observed = np.append(observed[~small], observed[small].sum())
+        expected = np.append(expected[~small], expected[small].sum())
+    observed, expected = observed[expected > 0], expected[expected > 0]
+    statistic = ((observed - expected) ** 2 / expected).sum()
+    return float(chi2.sf(statistic, len(expected) - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verifier", ["resispec", "target"])
+@pytest.mark.parametrize("kind", ["model", "head"])
+@pytest.mark.parametrize("nodes, depth", [(3, 3), (9, 3)])
+def test_joint_law(tiny: Any, verifier: str, kind: str, nodes: int, depth: int) -> None:
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, kind),
+        num_ids=V,
+        verifier=verifier,
+        max_tree_nodes=nodes,
+        max_tree_depth=depth,
+        max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 5000), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.6},
+        {"temperature": 1.5, "top_p": 0.8},
+        {"temperature": 1.0, "top_k": 3},
+        {"temperature": 1.0, "min_p": 0.2},
+        {"temperature": 1.2, "top_k": 4, "top_p": 0.9, "min_p": 0.05},
+    ],
+)
+def test_joint_law_under_truncation(tiny: Any, sampling: dict[str, Any]) -> None:
+    engine = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_num_seqs=32, max_tree_nodes=8)
+    joint = exact_joint(target(tiny), SamplingParams(**sampling))
+    assert p_value(sample(tiny, engine, sampling, 4000), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_joint_law_alone_and_after_preemption(tiny: Any) -> None:
+    sampling = {"temperature": 1.0}
+    joint = exact_joint(target(tiny), SamplingParams())
+    roomy = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=6)
+    alone = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=6, max_num_seqs=1)
+    assert p_value(sample(tiny, alone, sampling, 1500), joint) > FALSE_ALARM
+    tight = tiny.engine(
+        target(tiny),
+        draft(tiny, "model"),
+        num_ids=V,
+        max_tree_nodes=6,
+        max_model_len=70,
+        kv_memory=roomy.info.kv_bytes_per_row * 96,
+    )
+    counts = np.zeros((V,) * LENGTH)
+    preemptions = 0
+    for start in range(0, 1500, 6):
+        # Long answers, so that rows run out; their first tokens are what is counted.
+        requests = [
+            Request(str(i), PROMPT, SamplingParams(max_tokens=30, ignore_eos=True, seed=i))
+            for i in range(start, start + 6)
+        ]
+        ran = tiny.run(tight, requests)
+        preemptions += sum(output.metrics.num_preemptions for output in ran.last.values())
+        for tokens in ran.tokens.values():
+            counts[tuple(tokens[:LENGTH])] += 1
+    assert preemptions > 100
+    assert p_value(counts, joint) > FALSE_ALARM
+
+
+def test_unseeded_requests_are_independent(tiny: Any) -> None:
+    engine = tiny.engine(tiny.model(0), draft(tiny, "model") and None)
+    requests = [Request(str(i), (5, 6), SamplingParams(max_tokens=12, ignore_eos=True)) for i in range(40)]
+    texts = {tuple(tokens) for tokens in tiny.run(engine, requests).tokens.values()}
+    assert len(texts) > 30
+
+
+@dataclass(frozen=True)
+class Credulous:
+    """A control: keeps the first child with the naive probability and forgets to correct for it."""
+
+    name: str = "credulous"
+    exact: bool = False
+
+    def num_uniforms(self, num_slots: int) -> int:
+        return num_slots
+
+    def decide(self, law: TargetLaw, proposal: Proposal, uniforms: Tensor) -> Decision:
+        honest = ResiSpecVerifier().decide(law, proposal, uniforms)
+        p = law.weights.gather(1, proposal.tokens[:, :1].clamp_min(0))[:, 0].double() / law.total
+        eager = (uniforms[:, -1] < 1.3 * p) & (proposal.tokens[:, 0] >= 0)
+        return Decision(torch.where(eager, 0, honest.child), honest.threshold)
+
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+        return ResiSpecVerifier().residual(law, proposal, decision)
+
+
+@pytest.mark.slow
+def test_the_test_can_fail(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {**table.VERIFIERS, "resispec": Credulous()}
+    monkeypatch.setattr("resispec.engine.runner.verify.VERIFIERS", rules)
+    engine = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=9, max_num_seqs=32)
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 3000), joint) < FALSE_ALARM
