@@ -28,6 +28,7 @@ def naive_law(
 ) -> NDArray[np.float64]:
     """One node, plain loops. ``output`` includes the draft tokens on the node's path."""
     logits = logits.astype(np.float64)
+    law: NDArray[np.float64] = np.zeros(len(logits))
     for token in set(prompt) | set(output):
         rep = params.repetition_penalty
         logits[token] = logits[token] / rep if logits[token] > 0 else logits[token] * rep
@@ -38,10 +39,9 @@ def naive_law(
     if len(output) < params.min_tokens:
         logits[list({*EOS, *params.stop_token_ids})] = -np.inf
     if params.temperature == 0:
-        law = np.zeros(len(logits))
         law[int(np.argmax(logits))] = 1
         return law
-    law: NDArray[np.float64] = np.exp((logits - logits.max()) / params.temperature)
+    law = np.exp((logits - logits.max()) / params.temperature)
     law /= law.sum()
     if 0 < params.top_k < len(law):
         law[law < np.sort(law)[-params.top_k]] = 0
