@@ -1,8 +1,8 @@
 """The thresholds of exact residual shaping: one scalar equation a node, solved for all nodes at once.
 
-A node has a target law ``p`` and a tail of ``n`` independent draws from ``q`` (section "Exact residual
-shaping" of docs/verification.md). With ``E(t) = sum_T (q t - p)+`` and ``G(t) = sum_T min(p, q t)`` over
-the support ``T`` of ``q``, the thresholds obey::
+A node has a target law ``p`` and a tail of ``n`` independent draws from ``q``; `resispec` says what the
+thresholds are for. With ``E(t) = sum_T (q t - p)+`` and ``G(t) = sum_T min(p, q t)`` over the support
+``T`` of ``q``, they obey::
 
     t_2 = t_1 - 1,    t_{i+1} = E(t_i) - W(t_1),    W(t_1) = p(head) + p(outside) + sum_T (p - q t_1)+
 
