@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from .eviction import stalest_run
 from .extents import Extent, ExtentAllocator, Move
 from .prefix_cache import CacheEntry, Match, PrefixCache
 
@@ -24,7 +25,7 @@ class KVManager:
 
     Every call plans at once and returns the row movements the plan needs, for both models' memories. They
     must be executed in the order of the calls and before the next forward. Only rows that `extend`
-    declared are moved: nothing else may be alive in the memory while a plan is made.
+    declared are moved: rows of a tree that is not committed do not survive a plan.
     """
 
     def __init__(self, num_rows: int, align: int = 16, prefix_caching: bool = True) -> None:
@@ -65,7 +66,7 @@ class KVManager:
         elif self._is_spent(match, wanted):
             admission = self._take_over(match, token_ids, wanted)
         else:
-            # The newest is evicted last, and there is room without it: the source stays until it is copied.
+            # Evicted last, and there is room without it: the source stays until it is copied.
             self.cache.touch(match.entry)
             extent, moves = self._new_extent(wanted)
             entry = CacheEntry(extent, salt, list(token_ids), match.length, match.draft_length)
@@ -73,7 +74,6 @@ class KVManager:
             admission = Admission(entry, match.length, moves, copy)
         self._owners[admission.entry.extent] = admission.entry
         self.cache.extend(admission.entry)
-        self.cache.record(len(token_ids), admission.cached_tokens)
         return admission
 
     def extend(self, entry: CacheEntry, token_ids: Sequence[int], target_rows: int, draft_rows: int) -> None:
@@ -94,7 +94,10 @@ class KVManager:
         self.cache.extend(entry)
 
     def ensure(self, entry: CacheEntry, num_rows: int) -> tuple[bool, list[Move]]:
-        """Make a running sequence's extent at least ``num_rows`` long, wherever that is cheapest.
+        """Make a running sequence's extent at least ``num_rows`` long.
+
+        In this order: into the free rows behind it, in another free run, over finished sequences right
+        behind it, over older finished sequences elsewhere, and by moving others aside.
 
         False: running sequences hold too much, and one of them has to go; nothing has changed then.
         Raises ValueError if the sequence is not running.
@@ -111,6 +114,8 @@ class KVManager:
         self._evict_behind(extent, wanted)
         if self._allocator.grow(extent, wanted):
             return True, []
+        if self._evict_run(wanted):
+            return True, self._relocate(entry, wanted)
         self._evict_until_free(wanted - extent.length)
         moves = self._used_only(self._allocator.open_behind(extent, wanted))
         return self._allocator.grow(extent, wanted), moves
@@ -167,9 +172,24 @@ class KVManager:
         return Admission(entry, match.length, moves, None)
 
     def _new_extent(self, wanted: int) -> tuple[Extent, list[Move]]:
-        self._evict_until_free(wanted)
-        moves = self._used_only(self._allocator.compact(wanted))
+        moves: list[Move] = []
+        if self._allocator.largest_free < wanted and not self._evict_run(wanted):
+            self._evict_until_free(wanted)
+            moves = self._used_only(self._allocator.compact(wanted))
         return self._allocate(wanted), moves
+
+    def _evict_run(self, wanted: int) -> bool:
+        """Free a run of rows at the cost of finished sequences, but only of the older half of them.
+
+        In a memory full of finished sequences this spares nearly every admission a compaction.
+        """
+        retired = self.cache.retired
+        ages = {entry.extent: age for age, entry in enumerate(retired[: len(retired) // 2])}
+        run = stalest_run(self._allocator.extents, ages, self.num_rows, wanted)
+        for extent in run or ():
+            self.cache.drop(self._owners[extent])
+            self._free(self._owners[extent])
+        return run is not None
 
     def _relocate(self, entry: CacheEntry, wanted: int) -> list[Move]:
         """Half as much again is taken if it is there, so that a long answer moves a few times only."""

@@ -59,8 +59,6 @@ class PrefixCache:
     def __init__(self, enabled: bool = True) -> None:
         """A cache that is not ``enabled`` finds nothing and keeps nothing."""
         self.enabled = enabled
-        self.query_tokens = 0  # prompt tokens of admitted requests
-        self.hit_tokens = 0  # of these, how many were found
         self._key = secrets.token_bytes(32)
         self._index: dict[bytes, dict[CacheEntry, None]] = {}  # entries in order of indexing
         self._retired: OrderedDict[CacheEntry, None] = OrderedDict()  # least recently used first
@@ -77,11 +75,6 @@ class PrefixCache:
 
     def is_retired(self, entry: CacheEntry) -> bool:
         return entry in self._retired
-
-    def record(self, query_tokens: int, hit_tokens: int) -> None:
-        """Count one admitted prompt."""
-        self.query_tokens += query_tokens
-        self.hit_tokens += hit_tokens
 
     def lookup(self, token_ids: Sequence[int], salt: str) -> Match | None:
         """The longest prefix of ``token_ids``, one token or more, whose rows exist under ``salt``.

@@ -141,6 +141,15 @@ def test_a_forgotten_entry_is_noticed():
         cache.check([])
 
 
+def test_rows_that_were_not_indexed_are_noticed():
+    cache = PrefixCache()
+    made = stored(cache, range(40), target_rows=20)
+    cache.check([made])
+    made.target_rows = 32
+    with pytest.raises(AssertionError, match="2 hashes for the 32 rows"):
+        cache.check([made])
+
+
 def test_keys_differ_between_processes():
     first, second = stored(PrefixCache(), range(40)), stored(PrefixCache(), range(40))
     assert first.chain != second.chain
