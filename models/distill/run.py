@@ -29,6 +29,7 @@ from .train import Trainer, TrainSettings
 
 _DEFAULT_TOKENS = 500_000  # written by the target when no data is given
 _MAX_NEW_TOKENS = 256
+_DEFAULT_ROPE_THETA = 10_000.0
 _WORK_FILES = ("settings.json", "generated.jsonl", "training", "held-out", "training.pt")
 
 
@@ -152,12 +153,19 @@ def head_config(
         num_kv_heads=int(getattr(sizes, "num_key_value_heads", None) or heads),
         head_dim=head_dim,
         intermediate_size=int(width) if isinstance(width, int) else 8 * size // 3,
-        rope_theta=10_000.0,
+        rope_theta=_rope_theta(sizes),
         rms_norm_eps=1e-5,
         max_positions=max_positions,
         draft_vocab_size=draft_vocab_size,
         target=fingerprint(target, tokenizer, name),
     )
+
+
+def _rope_theta(sizes: Any) -> float:
+    """The target's, where it has one for all layers: its positions are on the scale of its contexts."""
+    parameters = getattr(sizes, "rope_parameters", None)
+    theta = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    return float(theta) if theta else _DEFAULT_ROPE_THETA
 
 
 def _prepare_work(settings: DistillSettings) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..base import ModelError
@@ -29,7 +29,7 @@ def save_head(folder: Path, module: HeadModule, vocab_ids: Tensor) -> None:
     tensors = {name: value.detach().to("cpu", torch.bfloat16) for name, value in module.state_dict().items()}
     tensors[_VOCAB_IDS] = vocab_ids.to("cpu", torch.int32)
     temporary = folder / f"{WEIGHTS_FILE}.{os.getpid()}.tmp"
-    save_file({name: value.contiguous() for name, value in tensors.items()}, temporary)
+    temporary.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
     temporary.replace(folder / WEIGHTS_FILE)
     temporary = folder / f"{CONFIG_FILE}.{os.getpid()}.tmp"
     temporary.write_text(module.config.to_json())

@@ -57,6 +57,7 @@ def test_a_head_comes_out_and_fits_its_target(
     check_head(module.config, target, PreTrainedTokenizerFast.from_pretrained(folder))
     assert len(vocab_ids) == module.config.draft_vocab_size == 12
     assert module.config.max_positions == target.config.max_position_embeddings
+    assert module.config.rope_theta == target.config.rope_parameters["rope_theta"]
     assert module.config.target.name == "tiny"
     card = (out / "README.md").read_text()
     for part in ("license: apache-2.0", "--steps 4 --vocab 12 --seed 0", "| 3 | 0.", "text.jsonl", "4 steps"):

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from resispec.models.base import ModelError
 from resispec.models.head.checkpoint import load_head, save_head
 from resispec.models.head.config import HeadConfig
 from resispec.models.head.fingerprint import check_head, fingerprint
 from resispec.models.head.module import HeadModule
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 class Tokenizer:

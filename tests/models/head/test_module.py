@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from resispec.models.head.config import HeadConfig, TargetFingerprint
-from resispec.models.head.module import HeadModule, rotary, rotate
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+from resispec.models.head.config import HeadConfig, TargetFingerprint
+from resispec.models.head.module import HeadModule, rotary, rotate
 
 H, HEADS, KV_HEADS, D = 24, 4, 2, 8
 
