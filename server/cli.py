@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,8 +40,7 @@ def _serve(flags: Mapping[str, Any]) -> None:
     try:
         settings = load_settings(flags)
     except ConfigError as exc:
-        print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(ExitCode.CONFIGURATION) from None
+        raise _failed(exc, ExitCode.CONFIGURATION) from None
     from .serve import serve
 
     raise typer.Exit(serve(settings))
@@ -59,15 +60,73 @@ def prepare(
     try:
         folder = prepare_default(offline=offline)
     except ModelError as exc:
-        print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
-        raise typer.Exit(ExitCode.MODEL) from None
+        raise _failed(exc, ExitCode.MODEL) from None
     print(f"The default model is ready in {folder}")  # noqa: T201
+
+
+@app.command()
+def distill(
+    target: Annotated[str, typer.Option(help="'default', a hub id, a local folder or a GGUF file.")],
+    out: Annotated[Path, typer.Option(help="Folder for the draft; work files lie beside it.")],
+    kind: Annotated[str, typer.Option(help="Kind of draft: head.")] = "head",
+    data: Annotated[
+        list[Path] | None, typer.Option(help="JSONL with prompt and output ids, or plain text; repeat.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Prompts for the text that the target writes, one a line.")
+    ] = None,
+    generate_tokens: Annotated[
+        int | None, typer.Option(help="Tokens the target writes. Unset: none beside --data, else 500000.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+    vocab: Annotated[int, typer.Option(help="Tokens that the draft may propose.")] = 8192,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run stopped.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
+) -> None:
+    """Train a draft for a target, from the target's own text and hidden states."""
+    from rich.console import Console
+
+    from resispec.models.base import ModelError
+    from resispec.models.distill.run import DistillSettings
+    from resispec.models.distill.run import distill as run
+
+    try:
+        settings = DistillSettings(
+            target=target,
+            out=out,
+            kind=kind,
+            data=tuple(data or ()),
+            prompts=prompts,
+            generate_tokens=generate_tokens,
+            steps=steps,
+            minutes=minutes,
+            vocab=vocab,
+            seed=seed,
+            device=device,
+            dtype=dtype,
+            resume=resume,
+            offline=offline,
+        )
+        folder = run(settings, Console())
+    except ModelError as exc:
+        raise _failed(exc, ExitCode.MODEL) from None
+    command = shlex.join(["resispec", "serve", "--target", target, "--draft", str(folder)])
+    print(f"The draft is ready: {command}")  # noqa: T201
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     print(installed_version("resispec"))  # noqa: T201
+
+
+def _failed(exc: Exception, code: ExitCode) -> typer.Exit:
+    print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
+    return typer.Exit(code)
 
 
 def main() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
 
 pytestmark = pytest.mark.slow
 
-MESSAGES = [{"role": "user", "content": "Hello there"}]
-GREEDY = {"model": "tiny", "temperature": 0, "max_tokens": 24}
+MESSAGES: list[Any] = [{"role": "user", "content": "Hello there"}]
+GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 24}
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ async def test_many_at_once_answer_as_alone(tiny_server):
 
         async def answer(prompt: str) -> str:
             result = await client.completions.create(prompt=prompt, **GREEDY)
-            return result.choices[0].text
+            return str(result.choices[0].text)
 
         async def streamed(prompt: str) -> str:
             chunks = await client.completions.create(prompt=prompt, stream=True, **GREEDY)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ByteSize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -23,6 +25,7 @@ from resispec.engine.outputs import (
     Usage,
 )
 from resispec.engine.request import Request, RequestError
+from resispec.server import prompts
 from resispec.server.app import create_app
 from resispec.server.lifecycle import Server
 from resispec.server.serve import bind
@@ -142,7 +145,7 @@ class FakeEngine:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> prompts.Tokenizer:
     """One token a byte; ids 256 and 257 are <eos> and <bos>."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: index for index, character in enumerate(alphabet)}
@@ -157,7 +160,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         "{% if shout is defined %}{{ shout }}{% endif %}"
         "{% if add_generation_prompt %}>{% endif %}"
     )
-    return tokenizer
+    return cast(prompts.Tokenizer, tokenizer)
 
 
 @pytest.fixture
@@ -173,11 +176,11 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def settings() -> ServerSettings:
-    return ServerSettings(target="tiny", draft="none", max_queue=2, max_body_bytes=10_000)
+    return ServerSettings(target="tiny", draft="none", max_queue=2, max_body_bytes=ByteSize(10_000))
 
 
 @pytest.fixture
-def app(engine: FakeEngine, tokenizer: PreTrainedTokenizerFast, settings: ServerSettings) -> FastAPI:
+def app(engine: FakeEngine, tokenizer: prompts.Tokenizer, settings: ServerSettings) -> FastAPI:
     return create_app(engine, tokenizer, settings)
 
 
@@ -190,7 +193,7 @@ async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 def with_settings(
-    engine: FakeEngine, tokenizer: PreTrainedTokenizerFast, settings: ServerSettings
+    engine: FakeEngine, tokenizer: prompts.Tokenizer, settings: ServerSettings
 ) -> Callable[..., httpx.AsyncClient]:
     """A client on an app with some settings changed."""
 

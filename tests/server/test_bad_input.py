@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -10,11 +11,11 @@ import pytest
 from resispec.engine.request import RequestError
 
 
-async def refused(http: httpx.AsyncClient, status: int = 400, **body: object) -> dict:
+async def refused(http: httpx.AsyncClient, status: int = 400, **body: Any) -> dict[str, Any]:
     response = await http.post("/v1/completions", json={"prompt": "ab", **body})
     assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
-    error = response.json()["error"]
+    error: dict[str, Any] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return error
 
@@ -81,7 +82,9 @@ async def refused(http: httpx.AsyncClient, status: int = 400, **body: object) ->
     ],
 )
 async def test_the_field_is_named(http, engine, field, value):
-    body = {"speculation": {"verifier": "magic"}} if field == "speculation.verifier" else {field: value}
+    body: dict[str, Any] = (
+        {"speculation": {"verifier": "magic"}} if field == "speculation.verifier" else {field: value}
+    )
     error = await refused(http, **body)
     assert error["param"].split("[")[0] == field
     assert error["message"].startswith(error["param"] + ": ")

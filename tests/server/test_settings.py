@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import SecretStr
 
 from resispec.engine.config import ConfigError
 from resispec.server.serve import AddressError, banner, bind
@@ -136,7 +137,7 @@ def test_ports_in_use_and_strange_hosts():
 
 
 def test_the_banner_has_all_a_person_needs(engine):
-    text = banner(engine.info, ServerSettings(target="it's", host="0.0.0.0", api_key=["k"]), 8123)
+    text = banner(engine.info, ServerSettings(target="it's", host="0.0.0.0", api_key=[SecretStr("k")]), 8123)
     assert "http://127.0.0.1:8123" in text
     assert "tiny/target" in text
     assert "tiny/draft" in text
