@@ -43,6 +43,11 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._sequences or self._ended)
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV rows that running requests hold, in [0, 1]."""
+        return self._kv.usage()
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises RequestError, naming the field, for one that cannot be served."""
         if request.request_id in self._sequences:

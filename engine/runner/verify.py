@@ -19,9 +19,9 @@ from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, target_law
-from ..verifiers.base import Decision, Proposal, TargetLaw
+from ..verifiers.base import Decision, TargetLaw
 from ..verifiers.table import VERIFIERS
-from ..verifiers.walk import Walk, walk
+from ..verifiers.walk import Walk, at_ends, walk
 from .batch import TargetBatch
 from .candidates import Candidates
 
@@ -124,14 +124,14 @@ class Verification:
 
     def _final_weights(self, law: TargetLaw, candidates: Candidates, decided: Decision, end: Walk) -> Tensor:
         """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
-        row = candidates.topology.expanded_row[end.final]
-        leaf, row = row < 0, row.clamp_min(0)
+        proposal, none_kept = at_ends(candidates.proposal, decided, candidates.topology, end)
+        by_verifier = self._rows_by_verifier(range(len(self._owners)))
+        if len(by_verifier) == 1:
+            return VERIFIERS[next(iter(by_verifier))].residual(law, proposal, none_kept)
         weights = law.weights.double()
-        for name, rows in self._rows_by_verifier(range(len(self._owners))).items():
-            proposal = _childless(candidates.proposal.rows(row[rows]), leaf[rows])
-            # The walk ended here, so no child was kept.
-            none_kept = Decision(torch.full_like(rows, -1), decided.threshold[row[rows]])
-            weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal, none_kept)
+        for name, rows in by_verifier.items():
+            ended = Decision(none_kept.child[rows], none_kept.threshold[rows])
+            weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
         return weights
 
     def _rows_by_verifier(self, owners: SequenceOf[int]) -> Mapping[str, Tensor]:
@@ -149,19 +149,6 @@ class Verification:
     def _bad_owner(self, bad: Tensor, candidates: Candidates) -> Tensor:
         owners = torch.tensor(candidates.owners, device=self._device)
         return torch.zeros(len(self._owners), dtype=torch.long, device=self._device).index_add_(0, owners, bad.long()) > 0
-
-
-def _childless(proposal: Proposal, where: Tensor) -> Proposal:
-    """The proposal without children in the rows ``where``: there the correction's law is the target's."""
-    return Proposal(
-        proposal.tokens,
-        proposal.num_head.masked_fill(where, 0),
-        proposal.num_tail.masked_fill(where, 0),
-        proposal.tail_ids,
-        proposal.tail_probs.masked_fill(where[:, None], 0.0),
-        proposal.tail_index,
-        proposal.max_tail,
-    )
 
 
 def _outcome(row: list[int], depth: int) -> Outcome:

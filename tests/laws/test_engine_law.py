@@ -140,33 +140,33 @@ def test_joint_law_alone_and_after_preemption(tiny: Any) -> None:
     joint = exact_joint(target(tiny), SamplingParams())
     roomy = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=6)
     alone = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=6, max_num_seqs=1)
-    assert p_value(sample(tiny, alone, sampling, 1500), joint) > FALSE_ALARM
+    assert p_value(sample(tiny, alone, sampling, 600), joint) > FALSE_ALARM
     tight = tiny.engine(
         target(tiny),
         draft(tiny, "model"),
         num_ids=V,
         max_tree_nodes=6,
         max_model_len=70,
-        kv_memory=roomy.info.kv_bytes_per_row * 96,
+        kv_memory=roomy.info.kv_bytes_per_row * 112,
     )
     counts = np.zeros((V,) * LENGTH)
     preemptions = 0
-    for start in range(0, 1500, 6):
+    for start in range(0, 600, 6):
         # Long answers, so that rows run out; their first tokens are what is counted.
         requests = [
-            Request(str(i), PROMPT, SamplingParams(max_tokens=30, ignore_eos=True, seed=i))
+            Request(str(i), PROMPT, SamplingParams(max_tokens=40, ignore_eos=True, seed=i))
             for i in range(start, start + 6)
         ]
         ran = tiny.run(tight, requests)
         preemptions += sum(output.metrics.num_preemptions for output in ran.last.values())
         for tokens in ran.tokens.values():
             counts[tuple(tokens[:LENGTH])] += 1
-    assert preemptions > 100
+    assert preemptions > 50
     assert p_value(counts, joint) > FALSE_ALARM
 
 
 def test_unseeded_requests_are_independent(tiny: Any) -> None:
-    engine = tiny.engine(tiny.model(0), draft(tiny, "model") and None)
+    engine = tiny.engine(tiny.model(0))
     requests = [Request(str(i), (5, 6), SamplingParams(max_tokens=12, ignore_eos=True)) for i in range(40)]
     texts = {tuple(tokens) for tokens in tiny.run(engine, requests).tokens.values()}
     assert len(texts) > 30

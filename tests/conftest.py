@@ -1,0 +1,113 @@
+"""Tiny random models and engines around them, for every room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
+from resispec.engine.config import EngineConfig
+from resispec.engine.engine import Engine
+from resispec.engine.outputs import RequestOutput, StepStats
+from resispec.engine.request import Request
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+VOCABULARY = 128
+EOS = 1
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "mistral": {"sliding_window": 24},
+    "phi3": {"sliding_window": None, "bos_token_id": 0, "eos_token_id": EOS},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 24},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": EOS},
+}
+
+
+def tiny_model(seed: int, family: str = "llama", **overrides: Any) -> Any:
+    """A seeded random model of a family, evaluation mode, float32."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 256,
+        "pad_token_id": 0,
+    }
+    if family == "gpt2":
+        sizes = {"vocab_size": VOCABULARY}
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(family, **{**sizes, "initializer_range": 0.3, **FAMILIES[family], **overrides})
+    return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def tiny_tokenizer(size: int = VOCABULARY) -> Tokenizer:
+    """Token ``i`` reads ``ti``."""
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(size)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def tiny_engine(
+    target: Any, draft: LoadedDraft | None = None, num_ids: int = VOCABULARY, context: int = 256, **config: Any
+) -> Engine:
+    loaded = LoadedTarget(target, tiny_tokenizer(), "tiny", context, num_ids, (EOS,), {})
+    return assemble(EngineConfig("tiny", draft="tiny" if draft else None, **config), loaded, draft)
+
+
+@dataclass
+class Ran:
+    """Everything an engine gave for some requests."""
+
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    text: dict[str, str] = field(default_factory=dict)
+    last: dict[str, RequestOutput] = field(default_factory=dict)
+    stats: list[StepStats] = field(default_factory=list)
+
+
+def run_engine(engine: Engine, requests: Sequence[Request], limit: int = 5000) -> Ran:
+    """Run requests to their ends, all added at once, and check that nothing leaked."""
+    ran = Ran()
+    for request in requests:
+        engine.add(request)
+        ran.tokens[request.request_id], ran.text[request.request_id] = [], ""
+    for _ in range(limit):
+        if not engine.has_work:
+            break
+        result = engine.step()
+        ran.stats.append(result.stats)
+        for output in result.outputs:
+            ran.tokens[output.request_id] += output.token_ids
+            ran.text[output.request_id] += output.text
+            if output.finish_reason is not None:
+                assert output.request_id not in ran.last, "finished twice"
+                ran.last[output.request_id] = output
+    assert not engine.has_work, "the engine does not come to an end"
+    engine.check_integrity()
+    assert engine.kv_usage == 0.0
+    return ran
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """What tests build tiny things with; a fixture, because test modules cannot import each other."""
+
+    model: Callable[..., Any] = tiny_model
+    engine: Callable[..., Engine] = tiny_engine
+    run: Callable[..., Ran] = run_engine
+    families: tuple[str, ...] = tuple(FAMILIES)
+    vocabulary: int = VOCABULARY
+    eos: int = EOS
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Tiny:
+    return Tiny()
