@@ -154,7 +154,7 @@ def test_rotary_scalings_that_see_the_batch_are_refused(rope: str) -> None:
         (transformers.Qwen3NextConfig(), "linear_attention"),
         (transformers.Llama4TextConfig(), "chunked_attention"),
         (transformers.Gemma3nTextConfig(), "share keys and values"),
-        (transformers.LlamaConfig(**LLAMA, quantization_config={"quant_method": "awq"}), "quantised"),
+        (transformers.LlamaConfig(**LLAMA | {"quantization_config": {"quant_method": "awq"}}), "quantised"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, transformers.PreTrainedConfig) else "",
 )

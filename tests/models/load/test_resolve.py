@@ -87,8 +87,10 @@ def test_hub_fetches_only_what_is_needed(folder: Path, monkeypatch: pytest.Monke
     [(spec, options)] = calls
     assert spec == "owner/name"
     assert options["local_files_only"] is True
-    assert "*.safetensors" in options["allow_patterns"]
-    assert not any(pattern in options["allow_patterns"] for pattern in ("*.bin", "*.py", "*"))
+    patterns = options["allow_patterns"]
+    assert isinstance(patterns, list)
+    assert "*.safetensors" in patterns
+    assert not any(pattern in patterns for pattern in ("*.bin", "*.py", "*"))
 
 
 @pytest.mark.parametrize(("offline", "reason"), [(True, "offline mode is on"), (False, "cannot be reached")])

