@@ -14,9 +14,8 @@ from tokenizers import Tokenizer
 
 REPLACEMENT = "\ufffd"
 PROMPT_TAIL = 6  # tokens of the prompt that are decoded along, for the spacing of the first word
-KEPT = 4  # tokens: an incomplete character spans at most three
+KEPT = 3  # tokens: an incomplete character spans no more
 MAX_PENDING = 8  # tokens after which text that still ends in U+FFFD is given out
-MAX_CONTEXT = 16  # tokens; a window grows only while its tokens have no text of their own
 
 
 class TextDecoder:
@@ -51,12 +50,12 @@ class TextDecoder:
         text = self._decode(self._window)
         if not text.endswith(REPLACEMENT):
             new = self._new_part(text)
-            self._restart(text)
+            self._restart()
             return new
         if len(self._window) - self._num_context > MAX_PENDING:
             return self._give_up(text)
         complete = text.rstrip(REPLACEMENT)
-        if len(complete) <= len(self._given) or not complete.startswith(self._given):
+        if not complete.startswith(self._given):
             return ""
         new = complete[len(self._given) :]
         self._given = complete
@@ -69,7 +68,7 @@ class TextDecoder:
             return ""
         text = self._decode(self._window)
         new = self._new_part(text)
-        self._restart(text)
+        self._restart()
         return new
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -86,18 +85,11 @@ class TextDecoder:
         # A byte-fallback decoder takes back a whole run of bytes when a later byte is invalid.
         return self._decode(self._window[self._num_context :])
 
-    def _restart(self, text: str) -> None:
-        """Let the pending tokens be the new context. ``text`` is the window's, all given out."""
-        pending = self._window[self._num_context :]
-        given = self._decode(pending)
-        if given:
-            self._window, self._given = pending, given
-        elif len(self._window) > MAX_CONTEXT:  # spaces, in a tokenizer that drops the first one
-            self._window = self._window[-MAX_CONTEXT // 2 :]
-            self._given = self._decode(self._window)
-        else:
-            self._given = text
+    def _restart(self) -> None:
+        """Let the pending tokens, whose text is all given out, be the new context."""
+        self._window = self._window[self._num_context :]
         self._num_context = len(self._window)
+        self._given = self._decode(self._window)
         self._only_prompt = False
 
     def _give_up(self, text: str) -> str:

@@ -148,6 +148,15 @@ def test_a_long_run_of_invalid_bytes_is_given_out_in_time():
     assert "".join(made) == "\ufffd" * 100
 
 
+@pytest.mark.parametrize("count", range(2 * MAX_PENDING + 4))
+def test_a_character_right_after_invalid_bytes_survives(count):
+    """Wherever in it the decoder loses its patience."""
+    emoji = letters(BYTE_LEVEL.pre_tokenizer.pre_tokenize_str("👍")[0][0])
+    assert len(emoji) == 4
+    made = pieces(BYTE_LEVEL, ids_of(BYTE_LEVEL, "Ã") * count + emoji * 3)
+    assert "".join(made) == "�" * count + "👍👍👍"
+
+
 def test_characters_that_begin_and_end_inside_tokens_survive():
     """No boundary of these tokens is one of a character: e4 | bd a0 e4 | bd a0 e4 | ..."""
     head, middle, tail = (BYTE_LEVEL.pre_tokenizer.pre_tokenize_str("你")[0][0][i] for i in range(3))
@@ -163,6 +172,21 @@ def test_the_first_word_keeps_its_space_after_a_prompt():
     hello, world = ids_of(BYTE_FALLBACK, "▁hello", "▁world")
     assert pieces(BYTE_FALLBACK, [world, hello], [hello]) == [" world", " hello", ""]
     assert pieces(BYTE_FALLBACK, [world, hello]) == ["world", " hello", ""]
+
+
+def test_the_first_word_after_only_special_tokens_has_no_space():
+    world, start = ids_of(BYTE_FALLBACK, "▁world", "<s>")
+    assert pieces(BYTE_FALLBACK, [world], [start]) == ["world", ""]
+
+
+def test_a_character_that_began_in_the_prompt_is_completed():
+    ids = BYTE_LEVEL.encode("ok ☃!").ids
+    assert pieces(BYTE_LEVEL, ids[-2:], ids[:-2]) == ["☃", "!", ""]
+
+
+def test_a_replacement_character_of_the_prompt_is_not_repeated():
+    prompt = BYTE_LEVEL.encode("cut off �").ids
+    assert pieces(BYTE_LEVEL, letters("ok"), prompt) == ["o", "k", ""]
 
 
 def test_many_spaces_are_all_there():

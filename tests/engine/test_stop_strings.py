@@ -44,6 +44,10 @@ def test_exactly_the_longest_beginning_of_a_stop_is_undecided(text, stops):
         assert matcher.undecided == max(len(start) for start in beginnings if text.endswith(start))
 
 
+def test_a_failed_beginning_may_hold_another_one():
+    assert StopStringMatcher(["aabaaac"]).feed("aabaaabaaac") == StopMatch("aabaaac", 4, 11)
+
+
 def test_an_unarmed_match_is_passed_over_but_its_beginning_is_remembered():
     matcher = StopStringMatcher(["aba"])
     assert matcher.feed("aba", armed=False) is None
