@@ -142,8 +142,9 @@ def _check_config(config: EngineConfig) -> None:
             raise ConfigError(f"{name} is {value}; it must be 1 or more", name)
     if config.batched_tokens < config.tree_rows:
         raise ConfigError(
-            f"max_num_batched_tokens is {config.batched_tokens}, but {config.max_num_seqs} requests with their "
-            f"trees take {config.tree_rows} rows; use that or more, or lower max_num_seqs or max_tree_nodes",
+            f"max_num_batched_tokens is {config.batched_tokens}, but {config.max_num_seqs} requests with "
+            f"their trees take {config.tree_rows} rows; use that or more, or lower max_num_seqs or "
+            "max_tree_nodes",
             "max_num_batched_tokens",
         )
     try:

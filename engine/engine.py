@@ -109,7 +109,7 @@ class Engine:
             return RunResult((), 0, 0.0, 0.0, 0.0), {}
         try:
             return self._runner.run(items), {}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  any fault of one request must not end the others
             _log.exception("a step of %d requests failed", len(items))
             if len(items) == 1:
                 return RunResult((None,), 0, 0.0, 0.0, 0.0), {0: error}
@@ -153,7 +153,7 @@ class Engine:
                     raise ArithmeticError("the model's logits are not numbers")
                 else:
                     outputs.append(self._commit_block(item, outcome, tally, now))
-            except Exception as error:  # this request's own; the others go on
+            except Exception as error:  # noqa: BLE001  this request's own; the others go on
                 _log.error("request %s failed", item.sequence.request_id, exc_info=error)
                 outputs.append(self._fail(item.sequence, error, tally, now))
         return outputs
@@ -166,7 +166,9 @@ class Engine:
         sequence.target_rows += item.num_tokens
         self._declare(sequence, ())
 
-    def _commit_block(self, item: PlannedSequence, outcome: Outcome, tally: StepTally, now: float) -> RequestOutput:
+    def _commit_block(
+        self, item: PlannedSequence, outcome: Outcome, tally: StepTally, now: float
+    ) -> RequestOutput:
         """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
         sequence = item.sequence
         sampling = sequence.request.sampling
@@ -222,9 +224,7 @@ class Engine:
         tally.finished.append(FinishedStats(reason, usage, metrics))
         self._scheduler.remove(sequence)
         del self._sequences[sequence.request_id]
-        return RequestOutput(
-            sequence.request_id, text, tokens, usage, reason, stop_reason, metrics, error
-        )
+        return RequestOutput(sequence.request_id, text, tokens, usage, reason, stop_reason, metrics, error)
 
     def _fail(self, sequence: Sequence, error: Exception, tally: StepTally, now: float) -> RequestOutput:
         message = f"the request failed inside the engine ({type(error).__name__}); others were not affected"

@@ -73,7 +73,9 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device is {name!r}; only cpu and cuda are supported", "device")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are visible", "device")
+        raise ConfigError(
+            f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are visible", "device"
+        )
     return device
 
 
@@ -89,7 +91,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if can_pack(device, torch.bfloat16) else torch.float32
 
 
-def _load_draft(config: EngineConfig, target: Any, tokenizer: Any, context: int, dtype: torch.dtype) -> LoadedDraft:
+def _load_draft(
+    config: EngineConfig, target: Any, tokenizer: Any, context: int, dtype: torch.dtype
+) -> LoadedDraft:
     assert config.draft is not None
     if config.draft == DEFAULT:
         with as_file(files("resispec.models") / "assets" / DEFAULT_HEAD) as folder:
@@ -99,7 +103,9 @@ def _load_draft(config: EngineConfig, target: Any, tokenizer: Any, context: int,
         return _load_head(folder, target, tokenizer, context, dtype)
     folder = resolve(config.draft, offline=config.offline)
     device = target.device
-    model, draft_tokenizer = load_causal(folder, device=device, dtype=dtype, attn_implementation=ATTENTION_NAME)
+    model, draft_tokenizer = load_causal(
+        folder, device=device, dtype=dtype, attn_implementation=ATTENTION_NAME
+    )
     positions = read_facts(folder, model, draft_tokenizer).max_positions
     report = check_pair(
         tokenizer,
@@ -115,12 +121,13 @@ def _load_draft(config: EngineConfig, target: Any, tokenizer: Any, context: int,
 def _load_head(folder: Path, target: Any, tokenizer: Any, context: int, dtype: torch.dtype) -> LoadedDraft:
     module, vocab_ids = load_head(folder, target.device, dtype)
     check_head(module.config, target, tokenizer)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if module.config.max_positions < context:
-        notes = (
+        note = (
             f"The draft's context ends at {module.config.max_positions} tokens, the target's at {context}: "
-            "longer sequences go on without speculation.",
+            "longer sequences go on without speculation."
         )
+        notes = (note,)
     return LoadedDraft(context=module.config.max_positions, head=module, vocab_ids=vocab_ids, notes=notes)
 
 

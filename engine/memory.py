@@ -62,14 +62,14 @@ def plan_memory(
     if config.max_model_len is not None or fitting < 64:
         setting = "kv_memory" if config.kv_memory is not None else "max_model_len"
         raise ConfigError(
-            f"the KV memory of {_mebibytes(budget)} does not hold one request of {wanted_length} tokens, which "
-            f"takes {_mebibytes(needed * bytes_per_row)} for both models; set kv_memory to at least that, or "
-            f"max_model_len to {max(fitting, 0)} or less",
+            f"the KV memory of {_mebibytes(budget)} does not hold one request of {wanted_length} tokens, "
+            f"which takes {_mebibytes(needed * bytes_per_row)} for both models; set kv_memory to at least "
+            f"that, or max_model_len to {max(fitting, 0)} or less",
             setting,
         )
     note = (
-        f"the context is cut from {context} to {fitting} tokens, because the KV memory of {_mebibytes(budget)} "
-        "holds no longer request"
+        f"The context is cut from {context} to {fitting} tokens, because the KV memory of "
+        f"{_mebibytes(budget)} holds no longer request."
     )
     return MemoryPlan(affordable, fitting, note)
 

@@ -23,7 +23,7 @@ from .request import Request, RequestError
 _CLOSE_TIMEOUT = 10.0  # seconds a closing engine gets before it is killed
 
 
-class EngineDied(RuntimeError):
+class EngineDied(RuntimeError):  # noqa: N818  an event, named as one
     """The engine's process ended while it was needed."""
 
 
@@ -115,14 +115,18 @@ class EngineProcess:
         """
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_run_engine, args=(config, theirs), name="resispec-engine", daemon=True)
+        process = context.Process(
+            target=_run_engine, args=(config, theirs), name="resispec-engine", daemon=True
+        )
         process.start()
         theirs.close()
         try:
             answer = await asyncio.to_thread(ours.recv)
         except EOFError:
             process.join()
-            raise EngineDied(f"the engine ended with exit code {process.exitcode} while it was starting") from None
+            raise EngineDied(
+                f"the engine ended with exit code {process.exitcode} while it was starting"
+            ) from None
         except BaseException:
             process.kill()
             raise
@@ -213,7 +217,12 @@ class EngineProcess:
     def _fail(self, request_id: str) -> None:
         self._streams.pop(request_id).put(
             RequestOutput(
-                request_id, "", (), Usage(0, 0), FinishReason.ERROR, error="the engine has stopped; try again later"
+                request_id,
+                "",
+                (),
+                Usage(0, 0),
+                FinishReason.ERROR,
+                error="the engine has stopped; try again later",
             )
         )
 

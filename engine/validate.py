@@ -23,10 +23,14 @@ def check_request(request: Request, info: EngineInfo) -> None:
             raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "prompt")
     for token, _ in sampling.logit_bias:
         if not 0 <= token < info.vocab_size:
-            raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "logit_bias")
+            raise RequestError(
+                f"token id {token} is outside the vocabulary of {info.vocab_size}", "logit_bias"
+            )
     for token in sampling.stop_token_ids:
         if not 0 <= token < info.vocab_size:
-            raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "stop_token_ids")
+            raise RequestError(
+                f"token id {token} is outside the vocabulary of {info.vocab_size}", "stop_token_ids"
+            )
     _in_range(sampling.temperature, 0.0, float("inf"), "temperature", "0 or more")
     _in_range(sampling.top_p, 5e-324, 1.0, "top_p", "above 0 and at most 1")
     _in_range(sampling.min_p, 0.0, 1.0, "min_p", "from 0 to 1")

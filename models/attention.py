@@ -119,7 +119,7 @@ def packed_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface. query: [1, query heads, N, dim] -> [1, N, query heads, dim].
+    """The attention interface of transformers. query: [1, query heads, N, dim] -> [1, N, query heads, dim].
 
     Raises ModelError for a kind of attention this one would get silently wrong.
     """

@@ -61,9 +61,10 @@ def probe_geometry(model: Any) -> KVGeometry:
         model.set_attn_implementation(previous)
     shapes = set(probe.shapes.values())
     if len(shapes) != 1 or sorted(probe.shapes) != list(range(len(probe.shapes))):
+        kept = "different state in different layers" if shapes else "no KV cache"
         raise ModelError(
-            f"{type(model).__name__} keeps {'different state in different layers' if shapes else 'no KV cache'}; "
-            "only decoders with the same KV heads in every layer are supported"
+            f"{type(model).__name__} keeps {kept}; only "
+            "decoders with the same KV heads in every layer are supported"
         )
     kv_heads, key_dim, value_dim = shapes.pop()
     output = model.get_output_embeddings()
@@ -149,7 +150,9 @@ def check_attention(model: Any, geometry: KVGeometry, max_positions: int) -> Non
         )
 
 
-def _decoyed_chain(ids: list[int], start: int, device: torch.device, *, kv_start: int, vocabulary: int) -> StepInputs:
+def _decoyed_chain(
+    ids: list[int], start: int, device: torch.device, *, kv_start: int, vocabulary: int
+) -> StepInputs:
     """A tree whose path is ``ids``, with one decoy beside the first node; logits for the path only."""
     count = len(ids)
     tokens = [(ids[0] + 1) % vocabulary, *ids]

@@ -20,7 +20,8 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._dtype = linear.weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
-        self._bias = None if linear.bias is None else linear.bias.detach()
+        bias: Tensor | None = linear.bias
+        self._bias = None if bias is None else bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, self.in_features).to(self._dtype)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
 from resispec.engine.outputs import RequestOutput, StepStats
 from resispec.engine.request import Request
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 128
 EOS = 1
@@ -26,7 +27,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 24},
     "phi3": {"sliding_window": None, "bos_token_id": 0, "eos_token_id": EOS},
     "gemma3_text": {"head_dim": 8, "sliding_window": 24},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": EOS},
+    "gpt2": {
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 256,
+        "bos_token_id": 0,
+        "eos_token_id": EOS,
+    },
 }
 
 
@@ -45,7 +53,9 @@ def tiny_model(seed: int, family: str = "llama", **overrides: Any) -> Any:
     if family == "gpt2":
         sizes = {"vocab_size": VOCABULARY}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **{**sizes, "initializer_range": 0.3, **FAMILIES[family], **overrides})
+    config = AutoConfig.for_model(
+        family, **{**sizes, "initializer_range": 0.3, **FAMILIES[family], **overrides}
+    )
     return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
 
 
@@ -57,7 +67,11 @@ def tiny_tokenizer(size: int = VOCABULARY) -> Tokenizer:
 
 
 def tiny_engine(
-    target: Any, draft: LoadedDraft | None = None, num_ids: int = VOCABULARY, context: int = 256, **config: Any
+    target: Any,
+    draft: LoadedDraft | None = None,
+    num_ids: int = VOCABULARY,
+    context: int = 256,
+    **config: Any,
 ) -> Engine:
     loaded = LoadedTarget(target, tiny_tokenizer(), "tiny", context, num_ids, (EOS,), {})
     return assemble(EngineConfig("tiny", draft="tiny" if draft else None, **config), loaded, draft)

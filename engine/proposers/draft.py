@@ -20,7 +20,9 @@ _TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it
 class DraftProposer:
     """Proposes from a `StepModel`: the draft's top tokens, and draws from its law without them."""
 
-    def __init__(self, draft: StepModel, target_hidden: Tensor | None, num_ids: int, device: torch.device) -> None:
+    def __init__(
+        self, draft: StepModel, target_hidden: Tensor | None, num_ids: int, device: torch.device
+    ) -> None:
         """target_hidden: [rows, H], the target's states by KV row, for a draft that needs them.
 
         num_ids: token ids from here on do not exist in the tokenizer and are never proposed.
@@ -38,7 +40,10 @@ class DraftProposer:
         logits, hidden = self._catch_up(items)
         offset = 0
         for tree in trees:
-            tree.take(logits[offset : offset + tree.size], None if hidden is None else hidden[offset : offset + tree.size])
+            tree.take(
+                logits[offset : offset + tree.size],
+                None if hidden is None else hidden[offset : offset + tree.size],
+            )
             offset += tree.size
         for depth in range(max((shape.depth for shape in shapes), default=0)):
             active = [tree for tree in trees if tree.shape.depth > depth]
@@ -70,7 +75,9 @@ class DraftProposer:
             # Position i is drafted from the target's state at i - 1; nothing comes before position 0.
             hidden = self._target_hidden[(rows_tensor - 1).clamp_min(0)]
             hidden = hidden.masked_fill((positions_tensor == 0)[:, None], 0.0)
-        wanted = torch.tensor([index for roots in last.values() for index in roots], dtype=torch.long, device=self._device)
+        wanted = torch.tensor(
+            [index for roots in last.values() for index in roots], dtype=torch.long, device=self._device
+        )
         outputs = self._draft.forward(
             StepInputs(
                 token_ids=torch.tensor(ids, device=self._device),
@@ -103,13 +110,17 @@ class DraftProposer:
                 rows=torch.cat([part.rows for part in parts]),
                 segments=tuple(segments),
                 logits_index=total,
-                hidden=torch.cat([tree.parent_hidden() for tree in trees]) if self._draft.needs_hidden else None,
+                hidden=torch.cat([tree.parent_hidden() for tree in trees])
+                if self._draft.needs_hidden
+                else None,
             )
         )
         offset = 0
         for tree in trees:
             end = offset + tree.frontier.numel()
-            tree.take(outputs.logits[offset:end], outputs.hidden[offset:end] if self._draft.needs_hidden else None)
+            tree.take(
+                outputs.logits[offset:end], outputs.hidden[offset:end] if self._draft.needs_hidden else None
+            )
             offset = end
 
 
@@ -137,8 +148,12 @@ class _Growing:
         self.visible = torch.eye(slots, dtype=torch.bool, device=device).repeat(size, 1, 1)
         self.scores = torch.zeros(size, slots, dtype=torch.float64, device=device)
         self.frontier = torch.zeros(size, 1, dtype=torch.long, device=device)
-        self.temperature = torch.tensor([item.sampling.temperature for item in self.items], dtype=torch.float64, device=device)
-        self.uniforms = torch.tensor([item.uniforms for item in self.items], dtype=torch.float64, device=device)
+        self.temperature = torch.tensor(
+            [item.sampling.temperature for item in self.items], dtype=torch.float64, device=device
+        )
+        self.uniforms = torch.tensor(
+            [item.uniforms for item in self.items], dtype=torch.float64, device=device
+        )
         self.roots = torch.tensor([item.root for item in self.items], device=device)
         self.kv_starts = torch.tensor([item.kv_start for item in self.items], device=device)
         self.levels: list[GrownLevel] = []
@@ -198,9 +213,12 @@ class _Growing:
         depth = len(self.levels)
         width = self.frontier.shape[1]
         slots = self.shape.first_slots[depth] if depth < self.shape.depth else 1 + self.shape.num_nodes
-        visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))[..., :slots]
+        visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))[
+            ..., :slots
+        ]
         masks = [
-            torch.cat([visible.new_ones(width, item.root), visible[i]], dim=1) for i, item in enumerate(self.items)
+            torch.cat([visible.new_ones(width, item.root), visible[i]], dim=1)
+            for i, item in enumerate(self.items)
         ]
         return _FrontierInputs(
             token_ids=self.tokens.gather(1, self.frontier).flatten(),

@@ -26,7 +26,9 @@ class Candidates:
     test_slots: tuple[tuple[int, int, int], ...]  # [E] (owner, first uniform, how many) of each row
 
 
-def gather_candidates(batch: TargetBatch, groups: SequenceOf[GrownGroup], device: torch.device) -> Candidates | None:
+def gather_candidates(
+    batch: TargetBatch, groups: SequenceOf[GrownGroup], device: torch.device
+) -> Candidates | None:
     """None when no request has a tree."""
     if not groups:
         return None

@@ -132,9 +132,7 @@ class Runner:
             and len(sequence.token_ids) <= self._draft_positions
         )
 
-    def _draft(
-        self, items: SequenceOf[PlannedSequence]
-    ) -> tuple[tuple[GrownGroup, ...], list[list[int]]]:
+    def _draft(self, items: SequenceOf[PlannedSequence]) -> tuple[tuple[GrownGroup, ...], list[list[int]]]:
         """Grow the trees. Also of each group, which item each of its trees is for."""
         if self._proposer is None:
             return (), []
@@ -178,6 +176,8 @@ class Runner:
     def _blocks(self, items: SequenceOf[PlannedSequence], stream: Stream) -> list[NDArray[np.float64]]:
         """Fresh uniforms for every item, one a child slot of its tree."""
         return [
-            self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], item.num_nodes)[0]
+            self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], item.num_nodes)[
+                0
+            ]
             for item in items
         ]

@@ -59,7 +59,9 @@ class Verification:
         self._eos = eos_token_ids
         self._device = device
 
-    def run(self, logits: Tensor, batch: TargetBatch, candidates: Candidates | None, max_depth: int) -> list[Outcome]:
+    def run(
+        self, logits: Tensor, batch: TargetBatch, candidates: Candidates | None, max_depth: int
+    ) -> list[Outcome]:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
         roots = torch.tensor(batch.roots, device=self._device)
@@ -75,7 +77,9 @@ class Verification:
             laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
             weights = self._final_weights(laws.law, candidates, decided, end)
             bad = laws.bad | self._bad_owner(expanded.bad, candidates)
-        uniforms = torch.tensor([owner.final for owner in self._owners], dtype=torch.float64, device=self._device)
+        uniforms = torch.tensor(
+            [owner.final for owner in self._owners], dtype=torch.float64, device=self._device
+        )
         last = draw_or_fall_back(weights, laws.law.weights.double(), uniforms)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
@@ -94,7 +98,9 @@ class Verification:
             num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
             penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
             context = NodeContext(
-                path, torch.tensor(num_output, device=self._device), self._seen(penalised) if penalised else None
+                path,
+                torch.tensor(num_output, device=self._device),
+                self._seen(penalised) if penalised else None,
             )
         return target_law(logits, rows, context)
 
@@ -148,7 +154,12 @@ class Verification:
 
     def _bad_owner(self, bad: Tensor, candidates: Candidates) -> Tensor:
         owners = torch.tensor(candidates.owners, device=self._device)
-        return torch.zeros(len(self._owners), dtype=torch.long, device=self._device).index_add_(0, owners, bad.long()) > 0
+        return (
+            torch.zeros(len(self._owners), dtype=torch.long, device=self._device).index_add_(
+                0, owners, bad.long()
+            )
+            > 0
+        )
 
 
 def _outcome(row: list[int], depth: int) -> Outcome:

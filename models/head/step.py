@@ -39,8 +39,9 @@ class HeadStepModel:
         self._vocab_ids = vocab_ids
         self._embedding = target.get_input_embeddings()
         rows = target.get_output_embeddings().weight.detach()[vocab_ids].to(memory.geometry.dtype)
-        self._output: nn.Module = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
-        self._output.weight = nn.Parameter(rows, requires_grad=False)
+        output = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
+        output.weight = nn.Parameter(rows, requires_grad=False)
+        self._output: nn.Linear | PackedLinear = output
 
     @property
     def max_positions(self) -> int:
@@ -71,4 +72,5 @@ class HeadStepModel:
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels."""
         pack_linears(self._module)
-        self._output = PackedLinear(self._output)
+        if isinstance(self._output, nn.Linear):
+            self._output = PackedLinear(self._output)

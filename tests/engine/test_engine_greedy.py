@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams, SpeculationParams
 from resispec.models.head.config import HeadConfig, TargetFingerprint
@@ -70,7 +71,7 @@ def test_speculation_gives_the_models_own_greedy_text(tiny: Any, family: str) ->
             assert kept > 0, "no candidate was ever kept: the comparison would prove little"
 
 
-@pytest.mark.parametrize("nodes, depth", [(1, 1), (3, 3), (5, 2), (12, 4), (30, 6)])
+@pytest.mark.parametrize(("nodes", "depth"), [(1, 1), (3, 3), (5, 2), (12, 4), (30, 6)])
 def test_any_tree_gives_the_same_text(tiny: Any, nodes: int, depth: int) -> None:
     expected = tiny.run(tiny.engine(tiny.model(0)), greedy()).tokens
     draft = close_draft(tiny, "llama")

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
+from torch import Tensor
+
 from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams
 from resispec.engine.verifiers import table
@@ -21,8 +24,6 @@ from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
-from scipy.stats import chi2
-from torch import Tensor
 
 V = 5
 LENGTH = 4
@@ -102,7 +103,7 @@ def p_value(counts: np.ndarray, joint: np.ndarray) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("verifier", ["resispec", "target"])
 @pytest.mark.parametrize("kind", ["model", "head"])
-@pytest.mark.parametrize("nodes, depth", [(3, 3), (9, 3)])
+@pytest.mark.parametrize(("nodes", "depth"), [(3, 3), (9, 3)])
 def test_joint_law(tiny: Any, verifier: str, kind: str, nodes: int, depth: int) -> None:
     engine = tiny.engine(
         target(tiny),
