@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ EOS = frozenset({2, 3})
 FAR = 1000
 
 
-def cut(token_ids: list[int], before: int = 0, room: int = FAR, **sampling: object) -> Cut:
+def cut(token_ids: list[int], before: int = 0, room: int = FAR, **sampling: Any) -> Cut:
     return cut_block(token_ids, SamplingParams(**sampling), EOS, before, room)
 
 

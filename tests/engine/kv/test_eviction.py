@@ -42,5 +42,6 @@ def test_the_stalest_then_the_shortest_run_is_found(layout, spare, wanted, data)
     if not possible:
         assert found is None
     else:
+        assert found is not None
         first = extents.index(found[0])
         assert ranks[first, first + len(found)] == min(possible)

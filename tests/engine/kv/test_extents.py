@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from resispec.engine.kv.extents import Extent, ExtentAllocator, Move
 
 
+def allocated(allocator: ExtentAllocator, num_rows: int) -> Extent:
+    extent = allocator.allocate(num_rows)
+    assert extent is not None
+    return extent
+
+
 def filled(lengths: list[int], freed: set[int], num_rows: int) -> tuple[ExtentAllocator, list[Extent]]:
     """Extents one behind the other, some of them freed again. Returns those that are left."""
     allocator = ExtentAllocator(num_rows, align=1)
-    extents = [allocator.allocate(length) for length in lengths]
+    extents = [allocated(allocator, length) for length in lengths]
     for index in freed:
         allocator.free(extents[index])
     return allocator, [extent for index, extent in enumerate(extents) if index not in freed]
@@ -75,7 +81,7 @@ def test_growing_to_less_changes_nothing():
 
 def test_shrinking_keeps_whole_units():
     allocator = ExtentAllocator(64, align=16)
-    extent = allocator.allocate(64)
+    extent = allocated(allocator, 64)
     allocator.shrink(extent, 17)
     assert extent.length == 32
     assert allocator.free_rows == 32

@@ -10,15 +10,15 @@ from resispec.engine.kv.extents import Extent
 from resispec.engine.kv.prefix_cache import BLOCK, CacheEntry, PrefixCache
 
 
-def entry(
-    token_ids: Sequence[int], target_rows: int | None = None, draft_rows: int = 0, salt: str = ""
+def stored(
+    cache: PrefixCache,
+    token_ids: Sequence[int],
+    target_rows: int | None = None,
+    draft_rows: int = 0,
+    salt: str = "",
 ) -> CacheEntry:
     rows = len(token_ids) if target_rows is None else target_rows
-    return CacheEntry(Extent(0, 64), salt, list(token_ids), rows, draft_rows)
-
-
-def stored(cache: PrefixCache, *args: object, **kwargs: object) -> CacheEntry:
-    made = entry(*args, **kwargs)
+    made = CacheEntry(Extent(0, 64), salt, list(token_ids), rows, draft_rows)
     cache.extend(made)
     return made
 
@@ -72,15 +72,20 @@ def test_the_longest_wins_then_the_draft_then_the_newest():
 def test_only_new_blocks_are_hashed(monkeypatch):
     cache = PrefixCache()
     made = stored(cache, range(10 * BLOCK), target_rows=9 * BLOCK)
-    hashed = []
+    hashed: list[Sequence[int]] = []
     original = cache._next
-    monkeypatch.setattr(cache, "_next", lambda *args: hashed.append(args) or original(*args))
+
+    def counted(digest: bytes, block: Sequence[int]) -> bytes:
+        hashed.append(block)
+        return original(digest, block)
+
+    monkeypatch.setattr(cache, "_next", counted)
     made.target_rows = 10 * BLOCK - 1
     cache.extend(made)
     assert hashed == []
     made.target_rows = 10 * BLOCK
     cache.extend(made)
-    assert len(hashed) == 1
+    assert hashed == [[*range(9 * BLOCK, 10 * BLOCK)]]
 
 
 def test_finished_entries_go_least_recently_used_first():
