@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..head.module import HeadModule
+from .batches import batch_plan, load_batch
 from .features import FeatureStore
-from .train import batch_plan, load_batch
 from .unrolled import head_states
 
 _GROUP = 256  # positions whose full law is held at a time

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..base import ModelError
 from ..head.module import HeadModule
+from .batches import Batch, batch_plan, load_batch
 from .features import FeatureStore
 from .loss import draft_loss
 from .unrolled import head_states
@@ -131,7 +132,7 @@ class Trainer:
                 group["lr"] = settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * done))
             optimiser.zero_grad(set_to_none=True)
         loss = self.batch_loss(batch, passes, share, chosen)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for optimiser in self.optimisers:
             optimiser.step()
@@ -175,47 +176,3 @@ class Trainer:
                 f"{path} is no checkpoint of this run, remove it to start afresh: {error}"
             ) from error
         self.step, self.minutes, self.loss = int(state["step"]), float(state["minutes"]), float(state["loss"])
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Texts padded at the right."""
-
-    tokens: Tensor  # [B, N] int64
-    hidden: Tensor  # [B, N, H]
-    learned: Tensor  # [B, N] bool: the token after this position is an output token
-
-
-def batch_plan(store: FeatureStore, budget: int, seed: int) -> list[list[int]]:
-    """Lists of documents, at most ``budget`` padded tokens each (one document at least), in an order drawn
-    from ``seed``. Lengths are alike within a batch, and which documents meet changes with the seed.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    lengths = store.documents[:, 1]
-    jitter = 1 + 0.1 * torch.rand(len(store), generator=generator, dtype=torch.float64)
-    plan: list[list[int]] = []
-    batch: list[int] = []
-    longest = 0
-    for document in torch.argsort(lengths * jitter).tolist():
-        length = int(lengths[document])
-        if batch and max(longest, length) * (len(batch) + 1) > budget:
-            plan.append(batch)
-            batch, longest = [], 0
-        batch.append(document)
-        longest = max(longest, length)
-    plan.append(batch)
-    return [plan[number] for number in torch.randperm(len(plan), generator=generator).tolist()]
-
-
-def load_batch(store: FeatureStore, documents: list[int], like: Tensor) -> Batch:
-    """Read documents from the store, to the device of ``like``, hidden states in its dtype."""
-    rows: list[tuple[int, int, int]] = [tuple(store.documents[document].tolist()) for document in documents]
-    longest = max(length for _, length, _ in rows)
-    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
-    hidden = torch.zeros(len(rows), longest, store.hidden.shape[1], dtype=like.dtype)
-    learned = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for row, (offset, length, start) in enumerate(rows):
-        tokens[row, :length] = store.tokens[offset : offset + length]
-        hidden[row, :length] = store.hidden[offset : offset + length]
-        learned[row, max(start - 1, 0) : length - 1] = True
-    return Batch(tokens.to(like.device), hidden.to(like.device), learned.to(like.device))

@@ -26,7 +26,8 @@ def target() -> LlamaForCausalLM:
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.requires_grad_(False).eval()
     torch.nn.init.normal_(model.lm_head.weight, std=0.5)  # laws far from flat, so that there is much to learn
     return model
 

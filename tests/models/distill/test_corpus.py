@@ -60,7 +60,15 @@ def test_text_is_cut_into_pieces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["{", "[]", "{}", '{"prompt": [1], "output": ["x"]}', line([1], [30]), line([-1], [3]), line([1], 5)],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"prompt": [1], "output": ["x"]}',
+        '{"prompt": [1], "output": 5}',
+        line([1], [30]),
+        line([-1], [3]),
+    ],
 )
 def test_a_bad_line_is_named(bad: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(line([1], [2] * 9) + bad)

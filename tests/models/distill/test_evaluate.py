@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from resispec.models.distill.batches import load_batch
 from resispec.models.distill.evaluate import _figures, evaluate
 from resispec.models.distill.features import FeatureStore
-from resispec.models.distill.train import load_batch
 from resispec.models.distill.unrolled import head_states
 from resispec.models.head.module import HeadModule
 
@@ -23,7 +23,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_overlap_of_every_level(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
-    matrix, embeddings = target.lm_head.weight.detach(), target.get_input_embeddings().weight.detach()
+    matrix, embeddings = target.lm_head.weight.detach(), target.model.embed_tokens.weight.detach()
     figures = evaluate(head, embeddings, matrix, VOCAB_IDS, store, passes=2, max_positions=10_000)
     batch = load_batch(store, list(range(len(store))), torch.empty(0))
     with torch.no_grad():
@@ -46,6 +46,6 @@ def test_overlap_of_every_level(head: HeadModule, target: LlamaForCausalLM, stor
 def test_a_few_positions_are_enough_when_asked(
     head: HeadModule, target: LlamaForCausalLM, store: FeatureStore
 ) -> None:
-    matrix, embeddings = target.lm_head.weight.detach(), target.get_input_embeddings().weight.detach()
+    matrix, embeddings = target.lm_head.weight.detach(), target.model.embed_tokens.weight.detach()
     (level,) = evaluate(head, embeddings, matrix, VOCAB_IDS, store, passes=1, max_positions=7)
     assert round(level.sampled_top4 * 7) == pytest.approx(level.sampled_top4 * 7)

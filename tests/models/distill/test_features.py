@@ -50,7 +50,12 @@ def test_an_interrupted_run_goes_on(
     with pytest.raises(KeyboardInterrupt):
         extract_features(target, documents, tmp_path, QUIET, "tiny")
     rest: list[int] = []
-    monkeypatch.setattr(features, "_write_batch", lambda *a: (rest.append(len(a[2])), write(*a)))
+
+    def counted(model: LlamaForCausalLM, into: FeatureStore, batch: list[int]) -> None:
+        rest.append(len(batch))
+        write(model, into, batch)
+
+    monkeypatch.setattr(features, "_write_batch", counted)
     again = extract_features(target, documents, tmp_path, QUIET, "tiny")
     assert sum(calls) + sum(rest) == len(documents)
     torch.testing.assert_close(again.hidden, store.hidden, rtol=0, atol=0.02)

@@ -17,7 +17,7 @@ from resispec.models.distill.prompts import builtin_prompts, prompts_from_file
 
 
 class Letters:
-    chat_template = None
+    chat_template: str | None = None
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) - ord("a") for letter in text]}

@@ -45,7 +45,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def settings(folder: Path, tmp_path: Path, **changes: Any) -> DistillSettings:
-    values = {"steps": 4, "vocab": 12, "dtype": "float32", "device": "cpu", "out": tmp_path / "head"}
+    values: dict[str, Any] = {
+        "steps": 4,
+        "vocab": 12,
+        "dtype": "float32",
+        "device": "cpu",
+        "out": tmp_path / "head",
+    }
     return DistillSettings(target=str(folder), **(values | changes))
 
 
@@ -57,6 +63,8 @@ def test_a_head_comes_out_and_fits_its_target(
     check_head(module.config, target, PreTrainedTokenizerFast.from_pretrained(folder))
     assert len(vocab_ids) == module.config.draft_vocab_size == 12
     assert module.config.max_positions == target.config.max_position_embeddings
+    assert target.config.rope_parameters is not None
+    assert target.config.rope_parameters is not None
     assert module.config.rope_theta == target.config.rope_parameters["rope_theta"]
     assert module.config.target.name == "tiny"
     card = (out / "README.md").read_text()

@@ -1,6 +1,7 @@
 """Training: it learns, it ends when told to, it goes on where it stopped."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ from rich.console import Console
 from transformers import LlamaForCausalLM
 
 from resispec.models.base import ModelError
+from resispec.models.distill.batches import Batch, batch_plan, load_batch
 from resispec.models.distill.features import FeatureStore
 from resispec.models.distill.initialise import initialise
 from resispec.models.distill.loss import draft_loss
-from resispec.models.distill.train import Trainer, TrainSettings, batch_plan, load_batch
+from resispec.models.distill.train import Trainer, TrainSettings
 from resispec.models.head.module import HeadModule
 
 QUIET = Console(quiet=True)
@@ -23,12 +25,17 @@ def start(
     target: LlamaForCausalLM,
     store: FeatureStore,
     checkpoint: Path | None = None,
-    **changes: float | None,
+    **changes: Any,
 ) -> Trainer:
-    embeddings = target.get_input_embeddings().weight.detach()
+    embeddings = target.model.embed_tokens.weight.detach()
     output_rows = target.lm_head.weight.detach()[VOCAB_IDS]
     initialise(head, store, embeddings, seed=0)
-    settings = {"steps": 60, "batch_tokens": 256, "warm_up_steps": 3, "learning_rate": 0.02} | changes
+    settings: dict[str, Any] = {
+        "steps": 60,
+        "batch_tokens": 256,
+        "warm_up_steps": 3,
+        "learning_rate": 0.02,
+    } | changes
     return Trainer(head, embeddings, output_rows, TrainSettings(**settings), checkpoint)
 
 
@@ -53,7 +60,7 @@ def test_a_short_run_lowers_the_loss(head: HeadModule, target: LlamaForCausalLM,
 def test_the_start_beats_a_random_one(
     head: HeadModule, target: LlamaForCausalLM, store: FeatureStore
 ) -> None:
-    embeddings = target.get_input_embeddings().weight.detach()
+    embeddings = target.model.embed_tokens.weight.detach()
     random = Trainer(head, embeddings, target.lm_head.weight.detach()[VOCAB_IDS], TrainSettings(steps=1))
     before = excess_loss(random, store)
     assert excess_loss(start(head, target, store), store) < 0.5 * before
@@ -68,10 +75,10 @@ def test_an_interrupted_run_ends_where_an_unbroken_one_does(
     trainer = start(head, target, store, tmp_path / "run.pt", steps=12, save_minutes=1e-9)
     update = trainer._update
 
-    def interrupted(*arguments: object) -> None:
+    def interrupted(batch: Batch, done: float) -> None:
         if trainer.step == 7:
             raise KeyboardInterrupt
-        update(*arguments)
+        update(batch, done)
 
     trainer._update = interrupted
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +114,7 @@ def test_divergence_is_an_error(head: HeadModule, target: LlamaForCausalLM, stor
 
 
 @pytest.mark.parametrize("wrong", [{}, {"steps": 0}, {"minutes": -1.0}, {"steps": 1, "passes": 0}])
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(reversed(wrong), "steps or minutes")):
         TrainSettings(**wrong)
 

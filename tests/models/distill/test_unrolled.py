@@ -11,7 +11,9 @@ class Branch:
     """A memory of keys and values: committed text, then one branch."""
 
     def __init__(self, group: int) -> None:
-        self.group, self.keys, self.values = group, [], []
+        self.group = group
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One token at a time: it sees everything before it and itself."""

@@ -27,10 +27,15 @@ class Tokenizer:
 TOKENIZER = Tokenizer("abcdefgh")
 
 
-def make_target(seed: int = 0, **changes: int) -> LlamaForCausalLM:
-    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+def make_target(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+    sizes: dict[str, Any] = {
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+    }
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**(sizes | changes), num_attention_heads=2, num_key_value_heads=1))
+    return LlamaForCausalLM(LlamaConfig(**(sizes | changes)))
 
 
 def make_config(target: LlamaForCausalLM) -> HeadConfig:
@@ -124,7 +129,9 @@ def test_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_its_own_target_is_accepted_in_any_dtype(dtype: torch.dtype) -> None:
     target = make_target()
-    check_head(make_config(target), target.to(dtype), TOKENIZER)
+    config = make_config(target)
+    torch.nn.Module.to(target, dtype)
+    check_head(config, target, TOKENIZER)
 
 
 def test_the_config_survives_json() -> None:

@@ -80,8 +80,8 @@ def test_the_layer_is_a_llama_layer() -> None:
         head_dim=D,
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
-        attn_implementation="eager",
     )
+    config._attn_implementation = "eager"
     layer = LlamaDecoderLayer(config, 0).double()
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
         getattr(layer.self_attn, name).load_state_dict(getattr(module, name).state_dict())

@@ -1,0 +1,67 @@
+"""What a distillation is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import ModelError
+
+_DEFAULT_TOKENS = 500_000  # written by the target when no data is given
+
+
+@dataclass(frozen=True, slots=True)
+class DistillSettings:
+    """The options of `resispec distill`. Raises ModelError for values that cannot work."""
+
+    target: str  # "default", a hub id, a folder or a GGUF file
+    out: Path  # folder of the finished head; intermediate files lie beside it in OUT.work
+    kind: str = "head"
+    data: tuple[Path, ...] = ()  # JSONL with prompt and output ids, or plain text
+    prompts: Path | None = None  # one a line, for the text the target writes; None: built-in ones
+    generate_tokens: int | None = None  # None: none beside data, half a million without
+    steps: int | None = None
+    minutes: float | None = None  # of training; text and hidden states come on top
+    vocab: int = 8192  # tokens the head may draft
+    max_tokens: int = 512  # of a document
+    seed: int = 0
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    dtype: str = "auto"  # auto: bfloat16; float32
+    resume: bool = False  # go on where an earlier run of the same settings stopped
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind != "head":
+            raise ModelError(f'kind is {self.kind!r}; only "head" can be distilled')
+        if self.dtype not in ("auto", "bfloat16", "float32"):
+            raise ModelError(f"dtype is {self.dtype!r}; auto, bfloat16 and float32 are known")
+        for name, least in (("vocab", 1), ("max_tokens", 16), ("generate_tokens", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ModelError(f"{name} is {value}, it must be at least {least}")
+
+    @property
+    def tokens_to_write(self) -> int:
+        if self.generate_tokens is not None:
+            return self.generate_tokens
+        return 0 if self.data else _DEFAULT_TOKENS
+
+    @property
+    def work(self) -> Path:
+        return self.out.with_name(self.out.name + ".work")
+
+    @property
+    def target_name(self) -> str:
+        """Without the place on this machine."""
+        return Path(self.target).name if Path(self.target).expanduser().exists() else self.target
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run, files by their names only."""
+        words = ["resispec distill", f"--target {self.target_name}", f"--out {self.out.name}"]
+        words += [f"--data {path.name}" for path in self.data]
+        words += [f"--prompts {self.prompts.name}"] if self.prompts else []
+        for name in ("generate_tokens", "steps", "minutes"):
+            value = getattr(self, name)
+            words += [f"--{name.replace('_', '-')} {value:g}"] if value is not None else []
+        return " ".join([*words, f"--vocab {self.vocab}", f"--seed {self.seed}"])
