@@ -32,10 +32,12 @@ class Admission:
         self._idle.set()
 
     @contextmanager
-    def admit(self, sequences: int) -> Iterator[None]:
-        """Hold ``sequences`` places. Raises ApiError: 503 now, 400 for more than ever fit."""
+    def admit(self, prompts: int, per_prompt: int) -> Iterator[None]:
+        """Hold a place for every sequence. Raises ApiError: 503 now, 400 for more than ever fit."""
+        sequences = prompts * per_prompt
         if sequences > self.capacity:
-            raise invalid("n", f"{sequences} sequences in one request; this server takes {self.capacity}")
+            field = "n" if per_prompt > 1 else "prompt"
+            raise invalid(field, f"{sequences} sequences in one request; this server takes {self.capacity}")
         if self._drain_seconds is not None:
             self._on_reject("draining")
             raise _busy("The server is shutting down", max(1, round(self._drain_seconds)))

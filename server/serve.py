@@ -10,16 +10,19 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
 from resispec.engine.config import ConfigError
 from resispec.engine.outputs import EngineInfo
+from resispec.engine.process import EngineDied, EngineProcess
 
 from .app import create_app
 from .exit_codes import ExitCode
 from .lifecycle import Phase, Server
+from .listen import AddressError, bind, cannot_listen
 from .logging import configure
 from .prompts import load_tokenizer
 from .settings import ServerSettings
@@ -29,66 +32,37 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 5  # for connections to close once nothing is in flight
 
 
-class AddressError(Exception):
-    """The address cannot be listened on; says why and what would work."""
-
-
 def serve(settings: ServerSettings) -> ExitCode:
     """Serve until a signal or the engine's death. Prints what a person at a terminal wants to know."""
     configure(settings.log_level)
-    # Without these, steps beside a busy process stalled; torch reads them in the engine's process.
-    if not any(name.startswith("OMP_") for name in os.environ):
-        os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
     try:
         # Before the models, which take long to load.
         listener = bind(settings.host, settings.port)
     except AddressError as exc:
         return _fail(exc, ExitCode.ADDRESS)
-    # Here and not above: the command line must not wait for torch.
-    from resispec.engine.process import EngineDied
-    from resispec.models.base import ModelError
-
     with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             return runner.run(_serve(settings, listener))
         except ConfigError as exc:
             return _fail(exc, ExitCode.CONFIGURATION)
-        except ModelError as exc:
-            return _fail(exc, ExitCode.MODEL)
         except AddressError as exc:
             return _fail(exc, ExitCode.ADDRESS)
         except EngineDied as exc:
             return _fail(exc, ExitCode.ERROR)
         except KeyboardInterrupt:
             return ExitCode.ERROR
+        except Exception as exc:
+            # Not before: it imports torch, see `openmp_for_engine`.
+            from resispec.models.base import ModelError
 
-
-def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to the address, not yet listening. Raises AddressError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as exc:
-        raise AddressError(f"host: {host!r} is no address: {exc.strerror}; try 127.0.0.1 or 0.0.0.0") from exc
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as exc:
-        listener.close()
-        raise _cannot_listen(host, port, exc) from exc
-    return listener
-
-
-def _cannot_listen(host: str, port: int, exc: OSError) -> AddressError:
-    return AddressError(f"cannot listen on {host} port {port}: {exc.strerror}; try another --port or --host")
+            if isinstance(exc, ModelError):
+                return _fail(exc, ExitCode.MODEL)
+            raise
 
 
 async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
-    from resispec.engine.process import EngineProcess
-
-    client = await EngineProcess.start(settings.engine_config())
+    with openmp_for_engine():
+        client = await EngineProcess.start(settings.engine_config())
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, client.info.target_path)
         app = create_app(client, tokenizer, settings)
@@ -107,13 +81,28 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
             await server.serve([listener])
         except OSError as exc:
             # Bound, and yet another socket came first: several may be bound to a port, one may listen.
-            raise _cannot_listen(settings.host, settings.port, exc) from exc
+            raise cannot_listen(settings.host, settings.port, exc) from exc
         return ExitCode.ERROR if lifecycle.phase is Phase.FAILED else ExitCode.OK
     finally:
         # It is on its way out; another signal now would leave the engine behind.
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
         await client.close()
+
+
+@contextmanager
+def openmp_for_engine() -> Iterator[None]:
+    """Within: variables that keep the threads of an engine's process on their cores. After: none.
+
+    Steps beside a busy process stalled without them. OpenMP reads them when torch is imported, and then
+    ties the importing thread to the first core. So this process imports torch only afterwards, lest the
+    engine inherit the tie, or the event loop sit on a core of the engine's.
+    """
+    if not any(name.startswith("OMP_") for name in os.environ):
+        os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
+    yield
+    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"):
+        os.environ.pop(name, None)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

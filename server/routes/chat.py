@@ -21,6 +21,7 @@ async def create_chat_completion(
     """Answer a conversation, laid out by the model's chat template."""
     _check(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("chatcmpl", body, request, state)
+    scope.enter_context(state.admission.admit(1, body.sequences_per_prompt))
     prompt = await state.prompts.chat(
         [message.for_template() for message in body.messages],
         add_generation_prompt=(

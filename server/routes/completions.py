@@ -22,6 +22,7 @@ async def create_completion(
     """Continue one or several prompts."""
     check_fields(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("cmpl", body, request, state)
+    scope.enter_context(state.admission.admit(len(body.prompt), body.sequences_per_prompt))
     prompts = [await state.prompts.encode(prompt) for prompt in body.prompt]
     requests = engine_requests(
         body, state.info, prompts, prompt_field="prompt", default_max_tokens=DEFAULT_MAX_TOKENS

@@ -1,4 +1,4 @@
-"""What both generation endpoints do: admit, run, answer."""
+"""What both generation endpoints do: run and answer."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ async def generate(
     state: AppState,
     scope: AsyncExitStack,
 ) -> Response:
-    """Run ``requests`` in the engine and answer. Raises ApiError 503 when the server is full or draining.
-
-    ``scope`` ends with the answer; then the places are free again and nothing of it runs any more.
-    """
-    scope.enter_context(state.admission.admit(len(requests)))
+    """Run ``requests`` in the engine and answer. When ``scope`` ends, nothing of it runs any more."""
     generation = Generation(state.client, requests)
     scope.enter_context(state.admission.track(generation))
     scope.callback(_log, request, body, generation)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from .common import Body, GenerationBody
-from .usage import Absent, Envelope, UsageBody
+from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
 
 
@@ -101,6 +101,7 @@ class ChatCompletion(Envelope):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: UsageBody
+    metrics: Absent[MetricsBody] = None
     prompt_token_ids: Absent[list[int]] = None
 
 
@@ -122,4 +123,5 @@ class ChatChunk(Envelope):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChatChunkChoice]
     usage: UsageBody | None = None
+    metrics: Absent[MetricsBody] = None
     prompt_token_ids: Absent[list[int]] = None

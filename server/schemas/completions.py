@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, PlainValidator
 
 from .common import GenerationBody
-from .usage import Absent, Envelope, UsageBody
+from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import check_prompt, only
 
 Prompts = Annotated[
@@ -43,3 +43,4 @@ class Completion(Envelope):
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
     usage: UsageBody | None = None
+    metrics: Absent[MetricsBody] = None

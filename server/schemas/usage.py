@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 T = TypeVar("T")
 Absent = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
 """A field that is left out, not null, when it has nothing to say."""
+
+Figure = Annotated[float, AfterValidator(lambda value: round(value, 4))]
+"""A measured number; more digits would be noise."""
 
 
 class PromptDetails(BaseModel):
@@ -35,30 +38,30 @@ class SpeculationBody(BaseModel):
 
     verifier: str
     exact: bool
-    mean_acceptance_length: float  # tokens per speculative step
-    draft_acceptance_rate: float
+    mean_acceptance_length: Figure  # tokens per speculative step
+    draft_acceptance_rate: Figure
     acceptance_histogram: list[int]  # [a]: steps that kept a candidates
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     num_spec_tokens: int
-    acceptance_by_depth: list[float]  # [d]: share of steps with candidates at depth d + 1 that kept one
-    acceptance_by_child: list[float]  # [c]: share of kept candidates that were child c of their node
-    draft_ms: float
-    verify_ms: float
-    overhead_ms: float
+    acceptance_by_depth: list[Figure]  # [d]: share of steps with candidates at depth d + 1 that kept one
+    acceptance_by_child: list[Figure]  # [c]: share of kept candidates that were child c of their node
+    draft_ms: Figure
+    verify_ms: Figure
+    overhead_ms: Figure
 
 
 class MetricsBody(BaseModel):
     """Times of one answer, in milliseconds. Of several sequences: see `resispec.server.report`."""
 
-    time_to_first_token_ms: float
-    queue_time_ms: float
-    prefill_time_ms: float
-    generation_time_ms: float
-    e2e_ms: float
-    mean_itl_ms: float
-    tokens_per_second: float
+    time_to_first_token_ms: Figure
+    queue_time_ms: Figure
+    prefill_time_ms: Figure
+    generation_time_ms: Figure
+    e2e_ms: Figure
+    mean_itl_ms: Figure
+    tokens_per_second: Figure
     num_preemptions: int
     speculative_decoding: SpeculationBody | None
 
@@ -70,4 +73,3 @@ class Envelope(BaseModel):
     created: int  # seconds since the epoch
     model: str
     system_fingerprint: str
-    metrics: Absent[MetricsBody] = None

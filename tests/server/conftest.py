@@ -28,7 +28,7 @@ from resispec.engine.request import Request, RequestError
 from resispec.server import prompts
 from resispec.server.app import create_app
 from resispec.server.lifecycle import Server
-from resispec.server.serve import bind
+from resispec.server.listen import bind
 from resispec.server.settings import ServerSettings
 
 VOCAB_SIZE = 258

@@ -29,7 +29,7 @@ async def test_answer_holds_text_usage_and_metrics(http, engine):
     assert figures["mean_acceptance_length"] == 2.5
     assert figures["draft_acceptance_rate"] == 0.5
     assert figures["acceptance_by_depth"] == [1.0, 0.5, 0.0]
-    assert figures["acceptance_by_child"] == [2 / 3, 1 / 3]
+    assert figures["acceptance_by_child"] == [0.6667, 0.3333]
     assert body["metrics"]["time_to_first_token_ms"] == 3.0
 
 

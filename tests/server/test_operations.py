@@ -88,6 +88,8 @@ async def test_more_sequences_than_ever_fit(http):
     response = await http.post("/v1/completions", json=BODY | {"n": 5})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "n"
+    response = await http.post("/v1/completions", json={"prompt": ["a"] * 5})
+    assert response.json()["error"]["param"] == "prompt"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -176,3 +178,10 @@ async def test_a_crash_is_a_500_with_its_trace_in_the_log_only(http, engine, mon
     assert "secret" not in response.text
     assert "ZeroDivisionError" in caplog.text
     assert response.headers["x-request-id"]
+
+
+async def test_the_schema_is_published(http):
+    schema = (await http.get("/openapi.json")).json()
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert "temperature" in schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]["properties"]

@@ -10,7 +10,8 @@ import pytest
 from pydantic import SecretStr
 
 from resispec.engine.config import ConfigError
-from resispec.server.serve import AddressError, banner, bind
+from resispec.server.listen import AddressError, bind
+from resispec.server.serve import banner
 from resispec.server.settings import ServerSettings, load_settings
 
 
