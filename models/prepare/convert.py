@@ -43,6 +43,7 @@ class GgufFacts:
 
 def convert(gguf: Path, folder: Path, progress: Progress) -> None:
     """Write ``folder`` from ``gguf``. Raises ModelError naming the file, and OSError for a full disk."""
+    gguf = gguf.absolute()  # transformers would take a file of that name in the working directory first
     try:
         # transformers draws a bar of its own while it dequantises; no setting turns that off.
         with (
@@ -100,7 +101,7 @@ def read_facts(gguf: Path) -> GgufFacts:
 def _convert_tokenizer(gguf: Path, folder: Path, facts: GgufFacts) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=str(gguf), local_files_only=True)
     apply_splitting(tokenizer, facts.tokenizer_kind, facts.splitting_rule)
     tokenizer.save_pretrained(folder)
     saved = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -114,7 +115,7 @@ def _load_dequantised(gguf: Path) -> Any:
 
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent),
-        gguf_file=gguf.name,
+        gguf_file=str(gguf),
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),  # else blocks stay packed where a kernel exists
         attn_implementation="eager",

@@ -45,6 +45,18 @@ def test_weights_survive(tiny: Path) -> None:
         assert torch.equal(weights[ours], stored[theirs])
 
 
+def test_a_file_of_the_same_name_in_the_working_directory_is_not_taken(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_gguf(elsewhere / tiny.name, seed=1)
+    monkeypatch.chdir(elsewhere)
+    weights = load_file(prepare_gguf(tiny) / "model.safetensors")
+    stored = {tensor.name: torch.tensor(tensor.data) for tensor in GGUFReader(tiny).tensors}
+    assert torch.equal(weights["model.norm.weight"], stored["output_norm.weight"])
+
+
 def test_configuration_is_of_a_plain_model(tiny: Path) -> None:
     config = json.loads((prepare_gguf(tiny) / "config.json").read_text())
     assert "quantization_config" not in config
