@@ -31,8 +31,10 @@ def make_target(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     sizes: dict[str, Any] = {
         "vocab_size": 40,
         "hidden_size": 16,
-        "intermediate_size": 24,
         "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 24,
     }
     torch.manual_seed(seed)
     return LlamaForCausalLM(LlamaConfig(**(sizes | changes)))
