@@ -14,6 +14,17 @@ from resispec.models.prepare.wheel import WheelSource
 HIDDEN, HEADS, LAYERS, FEED_FORWARD, CONTEXT = 32, 4, 2, 48, 64
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("Ċ Ċ", "h e", "he l", "Ġ Ġ")
+SENTENCEPIECE = [
+    "<unk>",
+    "<s>",
+    "</s>",
+    *(f"<0x{byte:02X}>" for byte in range(256)),
+    "▁",
+    "h",
+    "e",
+    "he",
+    "▁he",
+]
 
 
 def byte_alphabet() -> list[str]:
@@ -28,10 +39,20 @@ def byte_alphabet() -> list[str]:
 
 
 def write_gguf(
-    path: Path, *, rule: str | None = "smollm", skip: str = "", seed: int = 0, broken: bool = False
+    path: Path,
+    *,
+    kind: str = "gpt2",
+    rule: str | None = "smollm",
+    skip: str = "",
+    seed: int = 0,
+    broken: bool = False,
 ) -> None:
-    """Write the model to ``path``: float32, without the tensor named ``skip``; ``broken``: with a NaN."""
-    tokens = [*SPECIAL, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+    """Write the model to ``path``: float32, without the tensor named ``skip``; ``broken``: with a NaN.
+
+    kind: "gpt2", a byte-level vocabulary split by ``rule``, or "llama", a sentencepiece one.
+    """
+    byte_level = [*SPECIAL, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+    tokens = byte_level if kind == "gpt2" else SENTENCEPIECE
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_context_length(CONTEXT)
@@ -44,17 +65,21 @@ def write_gguf(
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    if rule is not None:
-        writer.add_tokenizer_pre(rule)
+    writer.add_tokenizer_model(kind)
     writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))
-    writer.add_token_merges(list(MERGES))
+    if kind == "gpt2":
+        if rule is not None:
+            writer.add_tokenizer_pre(rule)
+        writer.add_token_types([3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)))
+        writer.add_token_merges(list(MERGES))
+        writer.add_add_bos_token(False)
+    else:
+        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259))
+        writer.add_token_scores([-float(index) for index in range(len(tokens))])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
-    writer.add_add_bos_token(False)
     writer.add_chat_template("{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}")
     random = np.random.default_rng(seed)
     for name, shape in _shapes(len(tokens)).items():

@@ -80,6 +80,14 @@ def test_tokenizer_splits_text_as_the_file_says(tiny: Path, tmp_path: Path) -> N
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("\n\n1")) == ["Ċ", "Ċ", "1"]
 
 
+def test_sentencepiece_begins_with_bos(tmp_path: Path) -> None:
+    path = tmp_path / "spm.gguf"
+    write_gguf(path, kind="llama")
+    tokenizer = AutoTokenizer.from_pretrained(prepare_gguf(path))
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("hehe\n")) == ["<s>", "▁he", "he", "<0x0A>"]
+    assert tokenizer.decode(tokenizer.encode("he é"), skip_special_tokens=True) == "he é"
+
+
 def test_converted_once_per_content(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare_gguf(tiny)
     monkeypatch.setattr(gguf_module, "convert", lambda *_: pytest.fail("converted again"))
