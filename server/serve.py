@@ -49,8 +49,8 @@ def serve(settings: ServerSettings) -> ExitCode:
             return _fail(exc, ExitCode.ADDRESS)
         except EngineDied as exc:
             return _fail(exc, ExitCode.ERROR)
-        except KeyboardInterrupt:
-            return ExitCode.ERROR
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return ExitCode.OK  # told to stop while loading
         except Exception as exc:
             # Not before: it imports torch, see `openmp_for_engine`.
             from resispec.models.base import ModelError
@@ -61,6 +61,10 @@ def serve(settings: ServerSettings) -> ExitCode:
 
 
 async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    # Until the server handles signals itself. SIGINT does the same without our help.
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     with openmp_for_engine():
         client = await EngineProcess.start(settings.engine_config())
     try:
@@ -77,6 +81,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
         lifecycle = app.state.resispec.lifecycle
         text = banner(client.info, settings, listener.getsockname()[1])
         server = Server(config, client, lifecycle, announce=lambda: print(text, flush=True))  # noqa: T201
+        loop.remove_signal_handler(signal.SIGTERM)
         try:
             await server.serve([listener])
         except OSError as exc:

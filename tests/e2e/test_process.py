@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -34,6 +34,20 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+def children_of(pid: int, pattern: str = ".") -> list[str]:
+    found = subprocess.run(
+        ["pgrep", "-P", str(pid), "-f", pattern], capture_output=True, text=True, check=False
+    )
+    return found.stdout.split()
+
+
+def wait_until_gone(pids: list[str]) -> None:
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, f"still running: {pids}"
+        time.sleep(0.1)
 
 
 def test_the_banner_and_its_curl(tiny_server):
@@ -97,12 +111,7 @@ def test_sigterm_aborts_after_the_drain_timeout(serve, tiny_arguments):
 
 def test_the_engines_death_ends_answers_and_server(serve, tiny_arguments):
     server = serve(*tiny_arguments)
-    children = subprocess.run(
-        ["pgrep", "-P", str(server.process.pid), "-f", "multiprocessing.spawn"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    children = children_of(server.process.pid, "multiprocessing.spawn")
     assert len(children) == 1
     with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG | {"stream": True}) as response:
         chunks = events(response.iter_lines())
@@ -124,19 +133,30 @@ def test_exit_codes(tmp_path, tiny_arguments):
     assert "kv_memory" in result.stderr
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_loading_ends_it_quietly(tiny_arguments, signum):
+    with subprocess.Popen(
+        [sys.executable, "-m", "resispec.server.cli", "serve", "--port", "0", *tiny_arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # The engine's process exists: it is loading.
+        while not (children := children_of(process.pid)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.2)
+        process.send_signal(signum)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in stderr
+    wait_until_gone(children)
+
+
 def test_no_engine_is_left_behind(serve, tiny_arguments):
     server = serve(*tiny_arguments)
-    pids = subprocess.run(
-        ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    children = children_of(server.process.pid)
+    assert children
     server.process.kill()
     server.process.wait(10)
-    deadline = time.monotonic() + 15
-    while pids and time.monotonic() < deadline:
-        pids = [
-            pid
-            for pid in pids
-            if subprocess.run(["kill", "-0", pid], check=False, capture_output=True).returncode == 0
-        ]
-        threading.Event().wait(0.1)
-    assert not pids
+    wait_until_gone(children)
