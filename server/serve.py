@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import uvicorn
 
 from resispec.engine.config import ConfigError
+from resispec.engine.openmp import openmp_for_engine
 from resispec.engine.outputs import EngineInfo
 from resispec.engine.process import EngineDied, EngineProcess
 
@@ -93,21 +92,6 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_IGN)
         await client.close()
-
-
-@contextmanager
-def openmp_for_engine() -> Iterator[None]:
-    """Within: variables that keep the threads of an engine's process on their cores. After: none.
-
-    Steps beside a busy process stalled without them. OpenMP reads them when torch is imported, and then
-    ties the importing thread to the first core. So this process imports torch only afterwards, lest the
-    engine inherit the tie, or the event loop sit on a core of the engine's.
-    """
-    if not any(name.startswith("OMP_") for name in os.environ):
-        os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
-    yield
-    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"):
-        os.environ.pop(name, None)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

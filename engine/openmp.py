@@ -1,0 +1,23 @@
+"""Where OpenMP puts its threads: decided before torch is imported, or never."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def openmp_for_engine() -> Iterator[None]:
+    """Within: variables that keep an engine's threads on their cores. After: none.
+
+    Steps beside a busy process stalled without them. OpenMP reads them when torch is imported, and then
+    ties the importing thread to the first core. So a server starts its engine's process within and
+    imports torch only afterwards, lest the event loop sit on a core of the engine's; a process that runs
+    an engine itself imports torch within.
+    """
+    if not any(name.startswith("OMP_") for name in os.environ):
+        os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
+    yield
+    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"):
+        os.environ.pop(name, None)
