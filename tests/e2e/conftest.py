@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-START_SECONDS = 120
+START_SECONDS = 300  # the default model may have to be fetched
 STOP_SECONDS = 30
 
 TEMPLATE = (
@@ -70,7 +70,7 @@ class ServerProcess:
             time.sleep(0.05)
 
 
-def start_server(*arguments: str, **environment: str) -> ServerProcess:
+def start(*arguments: str, **environment: str) -> ServerProcess:
     """Start a server on a free port and wait until it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "resispec.server.cli", "serve", "--port", "0", *arguments],
@@ -106,12 +106,18 @@ def serve() -> Iterator[Callable[..., ServerProcess]]:
     """Starts servers for one test, and stops them after it."""
     with contextlib.ExitStack() as stack:
 
-        def start(*arguments: str, **environment: str) -> ServerProcess:
-            server = start_server(*arguments, **environment)
+        def start_for_test(*arguments: str, **environment: str) -> ServerProcess:
+            server = start(*arguments, **environment)
             stack.callback(server.stop)
             return server
 
-        yield start
+        yield start_for_test
+
+
+@pytest.fixture(scope="session")
+def start_server() -> Callable[..., ServerProcess]:
+    """Starts a server; whoever asks for one stops it."""
+    return start
 
 
 def make_model(folder: Path, noise: float) -> Path:
@@ -166,6 +172,6 @@ def tiny_arguments(tiny_models: tuple[str, str]) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def tiny_server(tiny_arguments: tuple[str, ...]) -> Iterator[ServerProcess]:
     """One server for all tests that leave it as they found it."""
-    server = start_server(*tiny_arguments)
+    server = start(*tiny_arguments)
     yield server
     assert server.stop() == 0, "".join(server.stderr)
