@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
 
 from resispec.engine.request import RequestError
 
@@ -24,6 +26,18 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+STALL_SECONDS = 60.0  # that a chunk may wait for the client to make room
+
+
+class _EventStream(EventSourceResponse):
+    """A stream that gives up on a client which stays connected and does not read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            logger.warning("a client did not read its stream for %g s", STALL_SECONDS)
+
 
 async def respond(
     request: Request, body: GenerationBody, generation: Generation, writer: Writer, keep_alive: float
@@ -33,7 +47,8 @@ async def respond(
     keep_alive: seconds between comments in a silent stream; 0: none.
     """
     if body.stream:
-        return EventSourceResponse(_events(body, generation, writer), ping=keep_alive, sep="\n")
+        events = _events(body, generation, writer)
+        return _EventStream(events, ping=keep_alive, sep="\n", send_timeout=STALL_SECONDS)
     answer = await _unless_disconnected(request, _answer(body, generation, writer))
     if answer is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -102,6 +102,21 @@ async def test_a_disconnect_aborts(running, engine, slow, app, streamed):
     await until(lambda: app.state.resispec.admission.in_flight == 0)
 
 
+async def test_a_client_that_does_not_read_loses_its_stream(running, engine, piece, app, monkeypatch):
+    monkeypatch.setattr("resispec.server.answers.STALL_SECONDS", 0.3)
+    large = [piece("x" * 1_000_000, (1,))] * 100
+    engine.script = lambda _: (*large, piece("", (2,), FinishReason.STOP, delay=30.0))
+    _, writer = await asyncio.open_connection(running.http.base_url.host, running.http.base_url.port)
+    body = json.dumps(BODY | {"stream": True})
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+    writer.write(f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+    await until(lambda: engine.requests)
+    await until(lambda: app.state.resispec.admission.in_flight == 0)
+    assert len(engine.aborted) == 1
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_places_are_free_after_every_kind_of_end(http, engine, piece, app):
     for streamed in (False, True):
         for script in (
