@@ -26,6 +26,9 @@ from .runner.runner import Runner
 from .scheduler import Scheduler, SchedulerConfig
 from .verifiers.table import VERIFIERS, get
 
+# Candidates a step verifies at little extra cost, all requests together: a CPU is soon busy with them.
+_STEP_NODES = {"cpu": 16, "cuda": 256}
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
@@ -98,6 +101,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
             max_model_len=plan.max_model_len,
             max_tree_nodes=config.max_tree_nodes,
             max_tree_depth=config.max_tree_depth,
+            max_step_nodes=config.max_step_nodes or _STEP_NODES[device.type],
             draft_positions=draft.context if draft else 0,
         ),
         kv,

@@ -19,7 +19,8 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
     verifier: str = "resispec"
     max_tree_nodes: int = 12  # candidates per tree, the root not counted
-    max_tree_depth: int = 4  # drafted levels
+    max_tree_depth: int = 3  # drafted levels
+    max_step_nodes: int | None = None  # candidates per step over all requests; None: by device
     prefix_caching: bool = True
     num_threads: int | None = None  # CPU threads of torch; None: physical cores
     offline: bool = False  # never touch a network

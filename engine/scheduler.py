@@ -27,6 +27,7 @@ class SchedulerConfig:
     max_model_len: int
     max_tree_nodes: int
     max_tree_depth: int
+    max_step_nodes: int  # candidates per step, shared by the requests that decode
     draft_positions: int  # 0: there is no draft
 
 
@@ -61,6 +62,7 @@ class _Draft:
     """A plan in the making."""
 
     budget: int
+    share: int = 0  # candidates that each decoding request may have
     moves: list[Move] = field(default_factory=list)
     items: list[PlannedSequence] = field(default_factory=list)
     preempted: int = 0
@@ -102,7 +104,9 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         draft = _Draft(budget=self.config.max_num_batched_tokens)
         self.running.sort(key=lambda sequence: sequence.order)
-        for sequence in [s for s in self.running if s.is_decoding]:
+        decoding = [sequence for sequence in self.running if sequence.is_decoding]
+        draft.share = self.config.max_step_nodes // max(1, len(decoding))
+        for sequence in decoding:
             self._plan_decode(sequence, draft)
         for sequence in [s for s in self.running if not s.is_decoding]:
             self._plan_prefill(sequence, draft)
@@ -121,7 +125,7 @@ class Scheduler:
     def _plan_decode(self, sequence: Sequence, draft: _Draft) -> None:
         if sequence.entry is None:  # preempted by an earlier one
             return
-        shape, reason = self._shape(sequence)
+        shape, reason = self._shape(sequence, draft.share)
         length = len(sequence.token_ids)
         rows = length + (shape.num_nodes if shape else 0)
         # A request with a seed gets the same trees whatever else is running, so it never goes without.
@@ -209,7 +213,7 @@ class Scheduler:
         limit = sequence.request.sampling.max_tokens
         return left if limit is None else min(left, limit - sequence.num_output)
 
-    def _shape(self, sequence: Sequence) -> tuple[TreeShape | None, str | None]:
+    def _shape(self, sequence: Sequence, share: int) -> tuple[TreeShape | None, str | None]:
         """The tree to grow, or None and why not (no reason: nothing was to be gained)."""
         wanted = sequence.request.speculation
         if not self.config.draft_positions:
@@ -217,13 +221,18 @@ class Scheduler:
         if not wanted.enabled:
             return None, "request"
         nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
-        depth = min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth)
-        depth = min(depth, self._tokens_left(sequence) - 1)
+        most_levels = min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth)
+        depth = self._tokens_left(sequence) - 1
         if depth <= 0:
             return None, None
+        if sequence.request.sampling.seed is None:
+            nodes = min(nodes, share)
+        if nodes == 0:
+            return None, "load"
         # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
         room = self.config.draft_positions - len(sequence.token_ids)
         if room < 0:
             return None, "draft_context"
         greedy = sequence.request.sampling.temperature == 0
-        return plan_shape(nodes, min(depth, room + 1), greedy=greedy), None
+        shape = plan_shape(nodes, most_levels, greedy=greedy)
+        return shape.cut(min(depth, room + 1)), None

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+_LEVEL_NODES = 4  # fewer candidates make one level less, not thinner levels
+_EXPANDED = 2  # nodes of a level that get children
+
 
 @dataclass(frozen=True)
 class Level:
@@ -72,20 +75,18 @@ class TreeShape:
 def plan_shape(max_nodes: int, max_depth: int, *, greedy: bool) -> TreeShape:
     """A tree of at most ``max_nodes`` candidates and ``max_depth`` levels.
 
-    Half of what is left goes to each level until the budget is spent, at least one child each: wide
-    where most walks pass, narrow where few arrive. The last child of a node is a tail draw, the
-    others are the draft's top tokens (the best single mix measured, see docs/trees.md); under greedy
-    decoding all are top tokens.
+    A level gets about four candidates: the root's children first, then two for each of the two most
+    likely nodes of the level above. The last child of a node is a tail draw, the others are the draft's
+    top tokens; under greedy decoding all are top tokens. docs/trees.md has the figures behind it.
     """
+    depth = min(max_depth, max(1, max_nodes // _LEVEL_NODES))
+    num_tail = 0 if greedy else 1
     levels: list[Level] = []
     left = max_nodes
-    while left > 0 and len(levels) < max_depth:
-        last = len(levels) == max_depth - 1
-        budget = left if last else max(1, (left + 1) // 2)
-        previous = levels[-1].num_nodes if levels else 1
-        expand = min(previous, 1 if not levels else 2, budget)
-        children = budget // expand
-        num_tail = 0 if greedy else 1
+    for remaining in range(depth, 0, -1):
+        nodes = -(-left // remaining)
+        expand = min(_EXPANDED, levels[-1].num_nodes, nodes) if levels else 1
+        children = nodes // expand
         levels.append(Level(expand, children - num_tail, num_tail))
         left -= expand * children
     return TreeShape(tuple(levels))
