@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import shlex
 import signal
 import socket
@@ -26,8 +25,8 @@ from .logging import configure
 from .prompts import load_tokenizer
 from .settings import ServerSettings
 
-logger = logging.getLogger(__name__)
-
+# Longer than clients and load balancers keep idle connections: who sends must be the one who closes.
+KEEP_ALIVE_SECONDS = 75
 SHUTDOWN_SECONDS = 5  # for connections to close once nothing is in flight
 
 
@@ -75,6 +74,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
             access_log=False,
             lifespan="on",
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         lifecycle = app.state.resispec.lifecycle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from resispec.engine.config import ConfigError
+from resispec.engine.openmp import openmp_for_engine
 from resispec.server.listen import AddressError, bind
 from resispec.server.serve import banner
 from resispec.server.settings import ServerSettings, load_settings
@@ -17,8 +19,6 @@ from resispec.server.settings import ServerSettings, load_settings
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    import os
-
     for name in [name for name in os.environ if name.startswith("RESISPEC_")]:
         monkeypatch.delenv(name)
 
@@ -145,6 +145,17 @@ def test_the_banner_has_all_a_person_needs(engine):
     assert "2 MiB for the KV of 1024 tokens" in text
     assert "Bearer KEY" in text
     assert "it'\"'\"'s" in text
+
+
+def test_only_the_engine_is_bound_to_cores(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("OMP_")]:
+        monkeypatch.delenv(name)
+    with openmp_for_engine():
+        assert (os.environ["OMP_PROC_BIND"], os.environ["OMP_PLACES"]) == ("true", "cores")
+    assert "OMP_PROC_BIND" not in os.environ
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with openmp_for_engine():
+        assert "OMP_PROC_BIND" not in os.environ  # the user's choice
 
 
 def run(*arguments):
