@@ -32,7 +32,6 @@ class TrainSettings:
     passes: int = 3  # levels the head is unrolled to
     single_pass_share: float = 0.3  # of the run, at its start, without unrolling: cheaper, and enough then
     pass_decay: float = 0.8  # weight of a pass against the one before
-    position_share: float = 0.5  # of the positions that enter the loss: the logits are half of the cost
     tv_share: float = 0.3  # of the total variation in the loss, towards the end of the run
     learning_rate: float = 2e-3
     warm_up_steps: int = 30
@@ -43,7 +42,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise ModelError("training needs an end: give steps or minutes")
-        for name in ("steps", "minutes", "batch_tokens", "passes", "position_share", "learning_rate"):
+        for name in ("steps", "minutes", "batch_tokens", "passes", "learning_rate"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ModelError(f"{name} is {value}, it must be above 0")
@@ -110,28 +109,25 @@ class Trainer:
     def _description(self) -> str:
         return f"training: step {self.step}, loss {self.loss:.3f}"
 
-    def batch_loss(self, batch: Batch, passes: int, tv_share: float, chosen: Tensor) -> Tensor:
-        """Mean loss at the positions ``chosen`` ``[M]`` (indices into the flattened ``[B * N]``)."""
+    def batch_loss(self, batch: Batch, passes: int, tv_share: float) -> Tensor:
+        """Mean loss over the learned positions, a float32 scalar."""
         states = head_states(self.module, self.embeddings[batch.tokens], batch.hidden, passes)
+        learned = batch.learned.flatten()
         weights = torch.tensor([self.settings.pass_decay**n for n in range(passes)])
-        drafted = torch.stack([state.flatten(0, 1)[chosen] for state in states]).to(self.output_rows.dtype)
-        hidden = batch.hidden.flatten(0, 1)[chosen].to(self.output_rows.dtype)
+        drafted = torch.stack([state.flatten(0, 1)[learned] for state in states]).to(self.output_rows.dtype)
+        hidden = batch.hidden.flatten(0, 1)[learned].to(self.output_rows.dtype)
         return draft_loss(drafted, hidden, self.output_rows, weights / weights.sum(), tv_share)
 
     def _update(self, batch: Batch, done: float) -> None:
         settings = self.settings
         passes = 1 if done < settings.single_pass_share else settings.passes
         share = settings.tv_share * min(1.0, max(0.0, 2 * done - 0.5))  # enters from 1/4 to 3/4
-        candidates = batch.learned.flatten().nonzero().flatten()
-        generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + self.step)
-        keep = max(1, round(len(candidates) * settings.position_share))
-        chosen = candidates[torch.randperm(len(candidates), generator=generator)[:keep].to(candidates.device)]
         warm = min(1.0, (self.step + 1) / settings.warm_up_steps)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * done))
             optimiser.zero_grad(set_to_none=True)
-        loss = self.batch_loss(batch, passes, share, chosen)
+        loss = self.batch_loss(batch, passes, share)
         loss.backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         for optimiser in self.optimisers:
@@ -166,13 +162,14 @@ class Trainer:
         temporary.replace(self.checkpoint)
 
     def _load(self, path: Path) -> None:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
         try:
+            state: dict[str, Any] = torch.load(path, map_location=self.embeddings.device, weights_only=True)
             self.module.load_state_dict(state["module"])
             for optimiser, values in zip(self.optimisers, state["optimisers"], strict=True):
                 optimiser.load_state_dict(values)
-        except (RuntimeError, ValueError, KeyError) as error:
+            self.step, self.minutes = int(state["step"]), float(state["minutes"])
+            self.loss = float(state["loss"])
+        except Exception as error:  # a damaged pickle can raise anything
             raise ModelError(
                 f"{path} is no checkpoint of this run, remove it to start afresh: {error}"
             ) from error
-        self.step, self.minutes, self.loss = int(state["step"]), float(state["minutes"]), float(state["loss"])

@@ -42,11 +42,10 @@ def start(
 def excess_loss(trainer: Trainer, store: FeatureStore) -> float:
     """Above that of the target's own states, in nats a position."""
     batch = load_batch(store, list(range(len(store))), torch.empty(0))
-    chosen = batch.learned.flatten().nonzero().flatten()
     with torch.no_grad():
-        exact = batch.hidden.flatten(0, 1)[chosen]
+        exact = batch.hidden[batch.learned]
         least = draft_loss(exact[None], exact, trainer.output_rows, torch.ones(1), 0.0)
-        return float(trainer.batch_loss(batch, 3, 0.0, chosen) - least)
+        return float(trainer.batch_loss(batch, 3, 0.0) - least)
 
 
 def test_a_short_run_lowers_the_loss(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
@@ -94,8 +93,11 @@ def test_a_checkpoint_of_another_run_is_refused(
     head: HeadModule, target: LlamaForCausalLM, store: FeatureStore, tmp_path: Path
 ) -> None:
     torch.save({"module": {}, "optimisers": []}, tmp_path / "run.pt")
-    with pytest.raises(ModelError, match="no checkpoint of this run"):
-        start(head, target, store, tmp_path / "run.pt")
+    whole = (tmp_path / "run.pt").read_bytes()
+    for content in (whole, whole[:-50], b"", b"something else"):
+        (tmp_path / "run.pt").write_bytes(content)
+        with pytest.raises(ModelError, match="no checkpoint of this run"):
+            start(head, target, store, tmp_path / "run.pt")
 
 
 def test_minutes_end_a_run(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
