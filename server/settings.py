@@ -143,7 +143,16 @@ class ServerSettings(BaseSettings):
     ] = 12
     max_tree_depth: Annotated[
         int, Field(ge=1, le=64, description="Drafted levels of a tree.", json_schema_extra=SPECULATION)
-    ] = 4
+    ] = 3
+    max_step_nodes: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Candidates in one step, shared by the requests without a seed. "
+            "Unset: 16 on a CPU, 256 on a GPU.",
+            json_schema_extra=SPECULATION,
+        ),
+    ] = None
 
     host: Annotated[str, Field(min_length=1, description="Address to listen on.", json_schema_extra=HTTP)] = (
         "127.0.0.1"
@@ -239,6 +248,7 @@ class ServerSettings(BaseSettings):
             verifier=self.verifier,
             max_tree_nodes=self.max_tree_nodes,
             max_tree_depth=self.max_tree_depth,
+            max_step_nodes=self.max_step_nodes,
             prefix_caching=self.prefix_caching,
             num_threads=self.num_threads,
             offline=self.offline,
