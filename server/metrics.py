@@ -11,17 +11,22 @@ from resispec.engine.outputs import EngineInfo, FinishReason, SpeculationStats, 
 
 PREFIX = "resispec"
 
-# Seconds; fine enough for tokens that are a millisecond apart.
-TOKEN_BUCKETS = (
-    *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06),
-    *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0),
-)
-REQUEST_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
-    *(120.0, 300.0, 600.0),
-)
-PHASE_BUCKETS = (*(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),)
-COUNT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+def _decades(mantissas: tuple[float, ...], exponents: range) -> tuple[float, ...]:
+    return tuple(float(f"{mantissa}e{exponent}") for exponent in exponents for mantissa in mantissas)
+
+
+# Seconds; the first ones fine enough for tokens that are a millisecond apart.
+TOKEN_BUCKETS = (0.0005, *_decades((1, 1.5, 2, 3, 4, 6, 8), range(-3, 1)))
+REQUEST_BUCKETS = _decades((1, 2.5, 5), range(-3, 3))
+PHASE_BUCKETS = _decades((1, 2, 5), range(-4, 1))
+COUNT_BUCKETS = tuple(1 << power for power in range(13))
+
+
+def _tree_buckets(most: int) -> tuple[int, ...]:
+    """Tree sizes up to ``most``: each of the small ones, a few of the large ones."""
+    sizes = (*range(1, 17), 24, 32, 48, 64, 96, 128, 256, 512)
+    return (*(size for size in sizes if size < most), most)
 
 
 class _Registry(CollectorRegistry):
@@ -62,8 +67,12 @@ class Metrics:
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens computed.")
         self._generation_tokens = counter("generation_tokens", "Tokens delivered.")
         self._success = counter("request_success", "Finished sequences.", "finished_reason")
+        for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
+            self._success.labels(model_name, reason.value)
         self._failure = counter("request_failure", "Failed requests.", "reason")
         self._rejections = counter("admission_rejections", "Requests answered 503.", "reason")
+        for rejection in ("queue_full", "draining"):
+            self._rejections.labels(model_name, rejection)
         self._preemptions = counter("num_preemptions", "Sequences put back into the queue.")
         self._cache_queries = counter("prefix_cache_queries", "Prompt tokens looked up.")
         self._cache_hits = counter("prefix_cache_hits", "Prompt tokens found.")
@@ -98,7 +107,7 @@ class Metrics:
             "verifier",
         )
         self._tree_nodes = self._histogram(
-            "tree_nodes", "Candidates in a tree.", range(1, info.max_tree_nodes + 1), "verifier"
+            "tree_nodes", "Candidates in a tree.", _tree_buckets(info.max_tree_nodes), "verifier"
         )
         self._speculation_off = counter("speculation_off", "Sequences stepped without a tree.", "reason")
         self._underflow = counter("residual_underflow", "Corrections drawn from an underflown residual.")
@@ -106,22 +115,22 @@ class Metrics:
     def observe_step(self, stats: StepStats) -> None:
         """Take in one step; a listener for `EngineClient.on_stats`."""
         model = self._model
-        self._running.labels(model).set(stats.num_running)
-        self._waiting.labels(model).set(stats.num_waiting)
+        self._running.set(stats.num_running)
+        self._waiting.set(stats.num_waiting)
         self._kv_usage.labels("target").set(stats.kv_usage_target)
         self._kv_usage.labels("draft").set(stats.kv_usage_draft)
-        self._prompt_tokens.labels(model).inc(stats.prompt_tokens)
-        self._generation_tokens.labels(model).inc(stats.generation_tokens)
-        self._preemptions.labels(model).inc(stats.num_preemptions)
-        self._cache_queries.labels(model).inc(stats.prefix_cache_queries)
-        self._cache_hits.labels(model).inc(stats.prefix_cache_hits)
-        self._underflow.labels(model).inc(stats.residual_underflow)
+        self._prompt_tokens.inc(stats.prompt_tokens)
+        self._generation_tokens.inc(stats.generation_tokens)
+        self._preemptions.inc(stats.num_preemptions)
+        self._cache_queries.inc(stats.prefix_cache_queries)
+        self._cache_hits.inc(stats.prefix_cache_hits)
+        self._underflow.inc(stats.residual_underflow)
         if stats.iteration_tokens:
-            self._iteration.labels(model).observe(stats.iteration_tokens)
+            self._iteration.observe(stats.iteration_tokens)
         for seconds in stats.time_to_first_token:
-            self._ttft.labels(model).observe(seconds)
+            self._ttft.observe(seconds)
         for seconds in stats.inter_token_latency:
-            self._itl.labels(model).observe(seconds)
+            self._itl.observe(seconds)
         for phase, seconds in stats.phase_seconds:
             self._phase.labels(model, phase).observe(seconds)
         for reason, count in stats.speculation_off:
@@ -131,10 +140,10 @@ class Metrics:
                 self._failure.labels(model, "engine_error").inc()
             else:
                 self._success.labels(model, finished.finish_reason.value).inc()
-            self._e2e.labels(model).observe(finished.metrics.e2e_ms / 1000)
-            self._queue.labels(model).observe(finished.metrics.queue_time_ms / 1000)
-            self._prefill.labels(model).observe(finished.metrics.prefill_time_ms / 1000)
-            self._decode.labels(model).observe(finished.metrics.generation_time_ms / 1000)
+            self._e2e.observe(finished.metrics.e2e_ms / 1000)
+            self._queue.observe(finished.metrics.queue_time_ms / 1000)
+            self._prefill.observe(finished.metrics.prefill_time_ms / 1000)
+            self._decode.observe(finished.metrics.generation_time_ms / 1000)
         for part in stats.speculation:
             self._observe_speculation(part)
 
@@ -182,12 +191,16 @@ class Metrics:
         return encode(self._registry), content_type
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+        gauge = Gauge(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+        return gauge if labels else gauge.labels(self._model)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+        counter = Counter(name, text, ("model", *labels), namespace=PREFIX, registry=self._registry)
+        # A series without further labels is there from the start, at 0, so that rates miss nothing.
+        return counter if labels else counter.labels(self._model)
 
     def _histogram(self, name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-        return Histogram(
+        histogram = Histogram(
             name, text, ("model", *labels), namespace=PREFIX, registry=self._registry, buckets=tuple(buckets)
         )
+        return histogram if labels else histogram.labels(self._model)

@@ -123,8 +123,8 @@ def test_no_created_series(metrics, accept):
 def test_apps_do_not_share_a_registry(engine):
     one, other = Metrics(engine.info, "m", "1"), Metrics(engine.info, "m", "1")
     one.observe_step(STATS)
-    assert "resispec_prompt_tokens_total,model=m" in samples(one)
-    assert samples(other).get("resispec_prompt_tokens_total,model=m", 0) == 0
+    assert samples(one)["resispec_prompt_tokens_total,model=m"] == 7
+    assert samples(other)["resispec_prompt_tokens_total,model=m"] == 0
 
 
 async def test_refusals_are_counted_and_the_route_answers(http, engine):
