@@ -39,6 +39,13 @@ class ServerProcess:
     stderr: list[str]
     reader: threading.Thread
 
+    @property
+    def pids(self) -> list[int]:
+        """The server's process and its children, the engine among them."""
+        main = self.process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        return [main, *map(int, children)]
+
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         if self.process.poll() is None:
