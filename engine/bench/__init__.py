@@ -1,0 +1,1 @@
+"""`resispec bench`: ratios of speeds, measured side by side in one process."""

@@ -1,0 +1,153 @@
+"""The contract of a contender, and ResiSpec's own engine as one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+from itertools import count
+from typing import Protocol
+
+from ..engine import Engine
+from ..outputs import FinishReason, StepResult
+from ..request import Request, SamplingParams, SpeculationParams
+from .measurement import Measurement
+from .settings import Tree
+from .workload import Workload
+
+PLAIN = "plain"
+SPECULATIVE = "speculative"
+TRANSFORMERS = "transformers"
+
+
+class BenchError(Exception):
+    """A contender that cannot run a workload, or did not do what was asked."""
+
+
+class Contender(Protocol):
+    """Something that generates. Loaded and ready; a failed run must not spoil the next."""
+
+    name: str
+
+    def takes(self, workload: Workload) -> bool:
+        """Whether the workload is one of those it is measured with."""
+        ...
+
+    def run(self, workload: Workload) -> Measurement:
+        """Raises any exception if it fails, BenchError if the answers are not as long as asked."""
+        ...
+
+
+class FailedContender:
+    """One that could not be loaded, in its place among the others: fails with the same reason each time."""
+
+    def __init__(self, name: str, reason: Exception) -> None:
+        self.name = name
+        self._reason = reason
+
+    def takes(self, workload: Workload) -> bool:
+        return self.name != TRANSFORMERS or workload.batch == 1
+
+    def run(self, workload: Workload) -> Measurement:  # noqa: ARG002
+        raise self._reason
+
+
+class EngineContender:
+    """An engine, driven as the server drives it: requests are added while others run."""
+
+    def __init__(self, name: str, engine: Engine, tree: Tree | None = None) -> None:
+        """tree: what every request asks for; None: what the engine chooses."""
+        self.name = name
+        self._engine = engine
+        self._tree = tree
+        self._ids = count()
+
+    def takes(self, workload: Workload) -> bool:  # noqa: ARG002
+        return True
+
+    def run(self, workload: Workload) -> Measurement:
+        engine, tally = self._engine, _Tally()
+        waiting = deque(workload.requests)
+        live: set[str] = set()
+        began = time.perf_counter()
+        try:
+            while waiting or live:
+                while waiting and len(live) < workload.batch:
+                    request = self._request(waiting.popleft(), workload)
+                    engine.add(request)
+                    live.add(request.request_id)
+                step_began = time.perf_counter()
+                result = engine.step()
+                tally.add(result, time.perf_counter() - step_began)
+                live -= {output.request_id for output in result.outputs if output.finish_reason is not None}
+        except Exception:
+            for request_id in live:
+                engine.abort(request_id)
+            while engine.has_work:
+                engine.step()
+            raise
+        measurement = tally.measurement(time.perf_counter() - began)
+        if measurement.tokens != workload.tokens * len(workload.requests):
+            reason = tally.error or "requests ended early; the context may be too short"
+            raise BenchError(f"{measurement.tokens} tokens came instead of all: {reason}")
+        return measurement
+
+    def _request(self, prompt: tuple[int, ...], workload: Workload) -> Request:
+        number = next(self._ids)
+        sampling = SamplingParams(
+            temperature=workload.temperature,
+            max_tokens=workload.tokens,
+            ignore_eos=True,
+            # A request with a seed keeps its tree however many others run.
+            seed=None if self._tree is None else number,
+        )
+        speculation = SpeculationParams()
+        if self._tree is not None:
+            speculation = SpeculationParams(max_nodes=self._tree.nodes, max_depth=self._tree.depth)
+        return Request(str(number), prompt, sampling, speculation)
+
+
+class _Tally:
+    """Adds up the steps of one run."""
+
+    def __init__(self) -> None:
+        self.tokens: Counter[str] = Counter()  # by request
+        self.deliveries = 0
+        self.first_token_seconds: list[float] = []
+        self.decode_steps: list[float] = []
+        self.drafts = 0
+        self.draft_nodes = 0
+        self.phases: defaultdict[str, float] = defaultdict(float)
+        self.error: str | None = None
+
+    def add(self, result: StepResult, seconds: float) -> None:
+        for output in result.outputs:
+            self.deliveries += bool(self.tokens[output.request_id] and output.token_ids)
+            self.tokens[output.request_id] += len(output.token_ids)
+            if output.finish_reason is FinishReason.ERROR:
+                self.error = output.error
+        stats = result.stats
+        self.first_token_seconds += stats.time_to_first_token
+        if not stats.prompt_tokens:
+            self.decode_steps.append(seconds)
+        for part in stats.speculation:
+            self.drafts += part.num_drafts
+            self.draft_nodes += part.num_draft_tokens
+        for phase, spent in stats.phase_seconds:
+            self.phases[phase] += spent
+            seconds -= spent
+        self.phases["other"] += seconds
+
+    def measurement(self, seconds: float) -> Measurement:
+        tokens = self.tokens.total()
+        return Measurement(
+            tokens=tokens,
+            seconds=seconds,
+            first_token_seconds=tuple(self.first_token_seconds),
+            decoded_tokens=tokens - len(self.first_token_seconds),
+            deliveries=self.deliveries,
+            decode_steps=len(self.decode_steps),
+            decode_seconds=sum(self.decode_steps),
+            drafts=self.drafts,
+            draft_nodes=self.draft_nodes,
+            phases=dict(self.phases),
+        )

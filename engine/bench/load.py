@@ -1,0 +1,51 @@
+"""From the settings to contenders that are ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from ..engine import Engine
+from ..load import build_engine
+from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
+from .settings import BenchSettings
+
+Loader = Callable[[], list[Contender]]
+
+
+def loaders(
+    settings: BenchSettings, folder: Path, device: torch.device, dtype: torch.dtype, max_model_len: int
+) -> Iterator[tuple[tuple[str, ...], Loader]]:
+    """What to load, each with the names of the contenders that come of it.
+
+    Each has weights of its own, as it would alone: one target changes when it is packed for an engine.
+    """
+
+    def plain() -> list[Contender]:
+        return [EngineContender(PLAIN, build_engine(settings.engine_config(None, max_model_len)))]
+
+    def speculative() -> list[Contender]:
+        engine = build_engine(settings.engine_config(settings.draft, max_model_len))
+        _check_draft(engine)
+        if not settings.trees:
+            return [EngineContender(SPECULATIVE, engine)]
+        return [EngineContender(f"{SPECULATIVE} {tree}", engine, tree) for tree in settings.trees]
+
+    def transformers() -> list[Contender]:
+        from .transformers_contender import TransformersContender
+
+        return [TransformersContender.load(folder, device, dtype)]
+
+    yield (PLAIN,), plain
+    if settings.draft is not None:
+        yield tuple(f"{SPECULATIVE} {tree}" for tree in settings.trees) or (SPECULATIVE,), speculative
+    if settings.transformers:
+        yield (TRANSFORMERS,), transformers
+
+
+def _check_draft(engine: Engine) -> None:
+    """An engine without its draft would be a second plain one under the wrong name."""
+    if engine.info.draft is None:
+        raise BenchError(" ".join(engine.info.notes) or "the engine runs without a draft")

@@ -1,0 +1,56 @@
+"""Where something was measured."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    cpu: str
+    cores: int  # physical
+    threads: int  # of torch
+    load: float  # mean number of busy threads in the minute before, ours not among them
+    device: str
+    torch: str
+    transformers: str
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether others take so much that times mean little."""
+        return self.load > 0.25 * self.cores
+
+    def __str__(self) -> str:
+        device = "" if self.device == "cpu" else f", {self.device}"
+        return (
+            f"{self.cpu}, {self.cores} cores, {self.threads} threads{device}, torch {self.torch}, "
+            f"transformers {self.transformers}"
+        )
+
+
+def describe_machine(device: torch.device) -> Machine:
+    """Call it before anything is run, for the load."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        load=psutil.getloadavg()[0],
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        torch=str(torch.__version__),
+        transformers=version("transformers"),
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

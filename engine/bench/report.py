@@ -1,0 +1,178 @@
+"""What a run gave, for a terminal, for a document and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .contenders import PLAIN, TRANSFORMERS
+from .machine import Machine
+from .summary import ALL_PROMPTS, Ratio, Row, Spread
+
+_HEADINGS = (
+    "contender",
+    "prompts",
+    "T",
+    "batch",
+    "tokens/s",
+    "ms/step",
+    "tokens/step",
+    "nodes/tree",
+    "first token, ms",
+    f"x {PLAIN}",
+    f"x {TRANSFORMERS}",
+)
+_NUM_NAMES = 2  # leading columns that hold words
+_FILE_WIDTH = 160  # of the tables where there is no terminal to fit
+_PHASES = ("schedule", "draft", "verify", "sample", "commit", "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    machine: Machine
+    target: str
+    draft: str | None
+    dtype: str
+    tokens: int  # generated for every prompt
+    repeats: int  # asked for
+    rows: tuple[Row, ...]
+    ratios: tuple[Ratio, ...]  # over all prompts and temperatures
+    interrupted: bool
+
+    @property
+    def complete(self) -> bool:
+        return not self.interrupted and all(row.error is None for row in self.rows)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What failed, where and how it was measured: a sentence or two each."""
+        failures = {(row.case.contender, row.error): row for row in self.rows if row.error is not None}
+        lines = [
+            *(f"{contender} failed: {reason}" for contender, reason in failures),
+            f"Machine: {self.machine}.",
+            f"Target {self.target}, draft {self.draft or 'none'}, {self.dtype}, {self.tokens} tokens each.",
+            f"Medians of {self.repeats} repeats, everybody in turn, with lowest and highest, or ± half their "
+            "difference.",
+        ]
+        if self.machine.is_busy:
+            lines.append(
+                f"The machine was busy: {self.machine.load:.1f} threads of others on {self.machine.cores} "
+                "cores. The times mean little."
+            )
+        if self.interrupted:
+            lines.append("Interrupted: fewer repeats were measured, and ratios are of those both were in.")
+        return tuple(lines)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The table, the phases, the ratios and the conditions."""
+    if not console.is_terminal:
+        console.width = max(console.width, _FILE_WIDTH)
+    table = _table(_HEADINGS, _NUM_NAMES)
+    for row in report.rows:
+        table.add_row(*_cells(row, _short), end_section=_ends_section(row, report.rows))
+    console.print(table)
+    shares = list(_phase_cells(report.rows))
+    if shares:
+        phases = _table(("share of the time", *_HEADINGS[1:4], *_PHASES), _NUM_NAMES)
+        for cells in shares:
+            phases.add_row(*cells)
+        console.print(phases)
+    for ratio in report.ratios:
+        console.print(f"{ratio.name}: {_spread(ratio.value, 2)}", highlight=False)
+    for line in report.conditions:
+        console.print(line, style="dim", highlight=False)
+
+
+def to_markdown(report: Report) -> str:
+    lines = [*_markdown_table(_HEADINGS, [_cells(row, _spread) for row in report.rows]), ""]
+    shares = list(_phase_cells(report.rows))
+    if shares:
+        lines += [*_markdown_table(("share of the time", *_HEADINGS[1:4], *_PHASES), shares), ""]
+    lines += [f"- {ratio.name}: {_spread(ratio.value, 2)}" for ratio in report.ratios]
+    lines += [f"- {line}" for line in report.conditions]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(report: Report) -> bytes:
+    """``msgspec.json.decode(text, type=Report)`` gives the report back."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def write_files(report: Report, json: Path | None, markdown: Path | None) -> None:
+    """Raises OSError."""
+    if json is not None:
+        json.write_bytes(to_json(report))
+    if markdown is not None:
+        markdown.write_text(to_markdown(report), encoding="utf-8")
+
+
+def _cells(row: Row, figure: Callable[[Spread | None, int], str]) -> list[str]:
+    names = [row.case.contender, row.case.prompts, f"{row.case.temperature:g}", str(row.case.batch)]
+    if row.error is not None:
+        return [*names, "failed", *[""] * (len(_HEADINGS) - len(names) - 1)]
+    return [
+        *names,
+        figure(row.tokens_per_second, 1),
+        figure(row.step_ms, 1),
+        _median(row.tokens_per_step, 2),
+        _median(row.nodes_per_tree, 1),
+        figure(row.first_token_ms, 0),
+        figure(row.over_plain, 2),
+        figure(row.over_transformers, 2),
+    ]
+
+
+def _phase_cells(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Of the rows over all prompts, or where there are none of every row."""
+    pooled = [row for row in rows if row.case.prompts == ALL_PROMPTS]
+    for row in pooled or rows:
+        if row.phases:
+            names = [row.case.contender, row.case.prompts, f"{row.case.temperature:g}", str(row.case.batch)]
+            yield [*names, *(f"{row.phases.get(phase, 0.0):.1%}" for phase in _PHASES)]
+
+
+def _spread(spread: Spread | None, digits: int) -> str:
+    if spread is None:
+        return ""
+    return f"{spread.median:.{digits}f} ({spread.low:.{digits}f} to {spread.high:.{digits}f})"
+
+
+def _short(spread: Spread | None, digits: int) -> str:
+    """With half the range as a share of the median."""
+    if spread is None:
+        return ""
+    share = (spread.high - spread.low) / 2 / spread.median
+    return f"{spread.median:.{digits}f} ±{share:.0%}"
+
+
+def _median(spread: Spread | None, digits: int) -> str:
+    return "" if spread is None else f"{spread.median:.{digits}f}"
+
+
+def _table(headings: Sequence[str], num_names: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index < num_names else "right")
+    return table
+
+
+def _ends_section(row: Row, rows: Sequence[Row]) -> bool:
+    """A line below the last contender of each workload."""
+    place = rows.index(row) + 1
+    work = (row.case.prompts, row.case.temperature, row.case.batch)
+    if place == len(rows):
+        return False
+    following = rows[place].case
+    return work != (following.prompts, following.temperature, following.batch)
+
+
+def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

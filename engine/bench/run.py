@@ -1,0 +1,139 @@
+"""The measuring itself: everybody in turn, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from resispec.models.load.causal import load_tokenizer
+from resispec.models.load.resolve import resolve
+
+from ..load import choose_device, choose_dtype
+from .contenders import Contender, FailedContender
+from .load import loaders
+from .machine import describe_machine
+from .measurement import Measurement
+from .report import Report
+from .settings import BenchSettings
+from .summary import Case, headline_ratios, summarize
+from .workload import Workload, encode_prompts, make_workloads
+
+
+@dataclass(slots=True)
+class Results:
+    """What has been measured so far, and what has failed."""
+
+    cases: list[Case] = field(default_factory=list)  # in the order of the report
+    runs: dict[Case, dict[int, Measurement]] = field(default_factory=dict)  # by repeat
+    errors: dict[Case, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def bench(settings: BenchSettings, console: Console) -> Report:
+    """Load the contenders, measure and summarize; progress goes to ``console``.
+
+    A contender that fails is a row with its reason. An interrupt ends the measuring early; what was
+    measured is in the report. Raises ConfigError for a device or dtype, ModelError for a target without
+    a tokenizer.
+    """
+    torch.set_num_threads(settings.num_threads or psutil.cpu_count(logical=False) or 1)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
+    machine = describe_machine(device)
+    folder = resolve(settings.target, offline=settings.offline)
+    tokenizer = load_tokenizer(folder)
+    prompts = {name: encode_prompts(tokenizer, name) for name in settings.prompts}
+    longest = max(len(prompt) for group in prompts.values() for prompt in group)
+    workloads = make_workloads(settings, prompts)
+
+    contenders: list[Contender] = []
+    results = Results()
+    try:
+        for names, load in loaders(settings, folder, device, dtype, longest + settings.tokens):
+            console.print(f"loading {', '.join(names)}", style="dim")
+            try:
+                contenders += load()
+            except Exception as error:  # noqa: BLE001  the others can still be measured
+                contenders += [FailedContender(name, error) for name in names]
+        measure(contenders, workloads, settings.repeats, results, console)
+    except KeyboardInterrupt:
+        results.interrupted = True
+    return Report(
+        machine=machine,
+        target=settings.target,
+        draft=settings.draft,
+        dtype=str(dtype).removeprefix("torch."),
+        tokens=settings.tokens,
+        repeats=settings.repeats,
+        rows=summarize(results.cases, results.runs, results.errors),
+        ratios=headline_ratios(results.cases, results.runs),
+        interrupted=results.interrupted,
+    )
+
+
+def measure(
+    contenders: Sequence[Contender],
+    workloads: Sequence[Workload],
+    repeats: int,
+    results: Results,
+    console: Console,
+) -> None:
+    """Warm up, then run every contender once per repeat, in turn on each workload.
+
+    Fills ``results`` as it goes, so that an interrupt loses nothing.
+    """
+    pairs = [(contender, workload) for workload in workloads for contender in contenders]
+    pairs = [(contender, workload) for contender, workload in pairs if contender.takes(workload)]
+    results.cases += [_case(contender.name, workload) for contender, workload in pairs]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Refreshed between runs only: a thread that draws would take time from what is measured.
+    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
+        task = progress.add_task("warm-up", total=len(pairs) * (repeats + 1))
+        for contender, workload in pairs:
+            _run(contender, workload.warm_up(), None, results)
+            progress.advance(task)
+            progress.refresh()
+        for repeat in range(repeats):
+            for contender, workload in _rotated(pairs, repeat):
+                what = f"{contender.name}, {workload.prompts_name}, T={workload.temperature:g}"
+                progress.update(task, description=f"{what}, batch {workload.batch}")
+                progress.refresh()
+                _run(contender, workload, repeat, results)
+                progress.advance(task)
+
+
+def _run(contender: Contender, workload: Workload, repeat: int | None, results: Results) -> None:
+    """repeat: None for a warm-up, whose figures are not kept."""
+    case = _case(contender.name, workload)
+    if case in results.errors:
+        return
+    try:
+        measurement = contender.run(workload)
+    except Exception as error:  # noqa: BLE001  a row with the reason; the others go on
+        text = " ".join(str(error).split())
+        results.errors[case] = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    else:
+        if repeat is not None:
+            results.runs.setdefault(case, {})[repeat] = measurement
+
+
+def _rotated(
+    pairs: Sequence[tuple[Contender, Workload]], repeat: int
+) -> Iterable[tuple[Contender, Workload]]:
+    """Workload by workload; within one, each repeat begins with another contender."""
+    by_workload: dict[Workload, list[tuple[Contender, Workload]]] = {}
+    for pair in pairs:
+        by_workload.setdefault(pair[1], []).append(pair)
+    for group in by_workload.values():
+        first = repeat % len(group)
+        yield from group[first:]
+        yield from group[:first]
+
+
+def _case(name: str, workload: Workload) -> Case:
+    return Case(name, workload.prompts_name, workload.temperature, workload.batch)

@@ -1,0 +1,107 @@
+"""What to measure: frozen, checked when made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ..config import ConfigError, EngineConfig
+from ..tree import plan_shape
+from .prompts import PROMPT_SETS
+
+T = TypeVar("T", int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The most a request's tree may hold."""
+
+    nodes: int  # candidates, the root not counted
+    depth: int  # drafted levels
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """Raises ConfigError, naming the option, for what cannot be measured."""
+
+    target: str = "default"
+    draft: str | None = "default"
+    batch: tuple[int, ...] = (1, 8)  # requests in flight
+    temperature: tuple[float, ...] = (0.0, 1.0)
+    prompts: tuple[str, ...] = tuple(PROMPT_SETS)
+    tokens: int = 64  # generated for every prompt
+    repeats: int = 5
+    num_threads: int | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    transformers: bool = True
+    trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
+    json: Path | None = None
+    markdown: Path | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "temperature", "prompts"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is empty; name at least one", name)
+        _at_least(min(self.batch), 1, "batch")
+        _at_least(min(self.temperature), 0, "temperature")
+        _at_least(self.tokens, 2, "tokens")  # the first comes from the prompt, the others from decoding
+        _at_least(self.repeats, 1, "repeats")
+        if self.num_threads is not None:
+            _at_least(self.num_threads, 1, "num_threads")
+        for name in self.prompts:
+            if name not in PROMPT_SETS:
+                raise ConfigError(f"prompts has {name!r}; there are {', '.join(PROMPT_SETS)}", "prompts")
+        if self.trees and self.draft is None:
+            raise ConfigError("a sweep over trees needs a draft", "draft")
+        for path in (self.json, self.markdown):
+            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+                raise ConfigError(f"{path} cannot be written; name a file in a folder that exists")
+
+    def engine_config(self, draft: str | None, max_model_len: int) -> EngineConfig:
+        """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
+        defaults = EngineConfig(self.target)
+        return EngineConfig(
+            self.target,
+            draft=draft,
+            device=self.device,
+            dtype=self.dtype,
+            max_num_seqs=max(self.batch),
+            max_model_len=max_model_len,
+            max_tree_nodes=max((tree.nodes for tree in self.trees), default=defaults.max_tree_nodes),
+            max_tree_depth=max((tree.depth for tree in self.trees), default=defaults.max_tree_depth),
+            prefix_caching=False,
+            num_threads=self.num_threads,
+            offline=self.offline,
+        )
+
+
+def parse_list(text: str, kind: Callable[[str], T], name: str) -> tuple[T, ...]:
+    """``"1,8"`` as ``(1, 8)``, repetitions left out. Raises ConfigError naming the option."""
+    try:
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+    except ValueError as error:
+        raise ConfigError(f"{name} is {text!r}; use values with commas between them", name) from error
+
+
+def sweep_trees(nodes: Sequence[int], depths: Sequence[int]) -> tuple[Tree, ...]:
+    """Every tree of these sizes and depths; those that come out alike are listed once."""
+    _at_least(min(nodes, default=0), 1, "nodes")
+    _at_least(min(depths, default=0), 1, "depth")
+    trees: dict[object, Tree] = {}
+    for budget in nodes:
+        for depth in depths:
+            shape = plan_shape(budget, depth, greedy=False)
+            trees.setdefault(shape, Tree(budget, shape.depth))
+    return tuple(trees.values())
+
+
+def _at_least(value: float, least: float, name: str) -> None:
+    if not least <= value < float("inf"):
+        raise ConfigError(f"{name} is {value}; it must be {least} or more", name)

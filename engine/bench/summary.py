@@ -1,0 +1,142 @@
+"""From measurements to rows: medians over the repeats, and ratios within each repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from .contenders import PLAIN, TRANSFORMERS
+from .measurement import Measurement, pool
+
+ALL_PROMPTS = "all"
+
+Runs = Mapping[int, Measurement]  # by repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: a contender with a kind of work."""
+
+    contender: str
+    prompts: str
+    temperature: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one figure over the repeats."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One case's figures. Those that could not be had are None; ``error`` says why if all are."""
+
+    case: Case
+    repeats: int = 0
+    tokens_per_second: Spread | None = None  # generated tokens over all of the time, prompts included
+    step_ms: Spread | None = None  # a step that only decodes
+    tokens_per_step: Spread | None = None  # per request: the mean acceptance length
+    nodes_per_tree: Spread | None = None
+    first_token_ms: Spread | None = None  # the median request's
+    over_plain: Spread | None = None  # tokens/s over that of the plain engine at the same batch
+    over_transformers: Spread | None = None  # tokens/s over that of transformers at batch 1
+    phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of throughputs over all prompts and temperatures."""
+
+    name: str
+    value: Spread
+
+
+def summarize(
+    cases: Sequence[Case], runs: Mapping[Case, Runs], errors: Mapping[Case, str]
+) -> tuple[Row, ...]:
+    """A row per case, then one per group of cases that differ in their prompts only."""
+    pooled: dict[Case, Runs] = {}
+    for case, members in _groups(cases, lambda c: Case(c.contender, ALL_PROMPTS, c.temperature, c.batch)):
+        if len(members) > 1:
+            pooled[case] = _pool(members, runs)
+    every = {**runs, **pooled}
+    rows = [_row(case, every, errors.get(case)) for case in cases]
+    return (*rows, *(_row(case, every, None) for case in pooled if pooled[case]))
+
+
+def headline_ratios(cases: Sequence[Case], runs: Mapping[Case, Runs]) -> tuple[Ratio, ...]:
+    """What the whole run says: batching, plain against transformers, drafts against plain."""
+    whole = {
+        (group.contender, group.batch): _pool(members, runs)
+        for group, members in _groups(cases, lambda c: Case(c.contender, ALL_PROMPTS, 0.0, c.batch))
+    }
+    single = whole.get((PLAIN, 1), {})
+    wanted = [
+        (f"{PLAIN} at batch {batch} over {PLAIN} at batch 1", of, single)
+        for (name, batch), of in whole.items()
+        if name == PLAIN and batch != 1
+    ]
+    wanted.append((f"{PLAIN} over {TRANSFORMERS} at batch 1", single, whole.get((TRANSFORMERS, 1), {})))
+    wanted += [
+        (f"{name} over {PLAIN} at batch {batch}", of, whole.get((PLAIN, batch), {}))
+        for (name, batch), of in whole.items()
+        if name not in (PLAIN, TRANSFORMERS)
+    ]
+    ratios = [(name, _ratio(of, over)) for name, of, over in wanted]
+    return tuple(Ratio(name, value) for name, value in ratios if value is not None)
+
+
+def _row(case: Case, runs: Mapping[Case, Runs], error: str | None) -> Row:
+    own = runs.get(case, {})
+    if error is not None or not own:
+        return Row(case, error=error or "interrupted before it ran")
+    plain = runs.get(Case(PLAIN, case.prompts, case.temperature, case.batch), {})
+    transformers = runs.get(Case(TRANSFORMERS, case.prompts, case.temperature, 1), {})
+    values = own.values()
+    phases = pool(values).phases
+    total = sum(phases.values())
+    return Row(
+        case,
+        repeats=len(own),
+        tokens_per_second=_spread(run.tokens_per_second for run in values),
+        step_ms=_spread(run.step_seconds and run.step_seconds * 1e3 for run in values),
+        tokens_per_step=_spread(run.tokens_per_step for run in values),
+        nodes_per_tree=_spread(run.nodes_per_tree for run in values),
+        first_token_ms=_spread(run.first_token_median * 1e3 for run in values),
+        over_plain=_ratio(own, plain),
+        over_transformers=_ratio(own, transformers),
+        phases={name: seconds / total for name, seconds in phases.items()},
+    )
+
+
+def _groups(cases: Sequence[Case], key: Callable[[Case], Case]) -> list[tuple[Case, list[Case]]]:
+    groups: dict[Case, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(key(case), []).append(case)
+    return list(groups.items())
+
+
+def _pool(members: Sequence[Case], runs: Mapping[Case, Runs]) -> dict[int, Measurement]:
+    """The repeats that every member was measured in."""
+    each = [runs.get(case, {}) for case in members]
+    common = set(each[0]).intersection(*each[1:])
+    return {repeat: pool(own[repeat] for own in each) for repeat in sorted(common)}
+
+
+def _ratio(of: Runs, over: Runs) -> Spread | None:
+    """Within a repeat both met the same state of the machine, so drifts cancel out."""
+    return _spread(
+        of[repeat].tokens_per_second / over[repeat].tokens_per_second for repeat in of if repeat in over
+    )
+
+
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    known = [value for value in values if value is not None]
+    return Spread(median(known), min(known), max(known)) if known else None
