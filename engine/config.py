@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DEFAULT = "default"  # the embedded pair
+DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:

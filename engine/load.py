@@ -17,15 +17,15 @@ from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
 from resispec.models.head.fingerprint import check_head
 from resispec.models.load.causal import load_causal
 from resispec.models.load.facts import read_facts
-from resispec.models.load.resolve import DEFAULT, resolve
+from resispec.models.load.resolve import resolve
 from resispec.models.pack import can_pack
 from resispec.models.pair import check_pair, usable_ids
 
 from .build import LoadedDraft, LoadedTarget, assemble
-from .config import ConfigError, EngineConfig
+from .config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
 from .engine import Engine
 
-DEFAULT_HEAD = "smollm2-135m-instruct-head"
+DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 
 def build_engine(config: EngineConfig) -> Engine:

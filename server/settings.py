@@ -19,7 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from resispec.engine.config import ConfigError, EngineConfig
+from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
 
 ENV_PREFIX = "RESISPEC_"
 
@@ -231,7 +231,8 @@ class ServerSettings(BaseSettings):
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names a request may ask for; the first one is shown."""
-        return tuple(self.served_model_name) or (self.target,)
+        own = (DEFAULT_NAME, DEFAULT) if self.target == DEFAULT else (self.target,)
+        return tuple(self.served_model_name) or own
 
     def engine_config(self) -> EngineConfig:
         """The engine's part of the settings."""

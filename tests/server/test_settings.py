@@ -73,6 +73,7 @@ def test_every_engine_setting_is_passed_on():
         "max_num_batched_tokens": 64,
         "verifier": "target",
         "max_tree_nodes": 5,
+        "max_step_nodes": 7,
         "max_tree_depth": 2,
         "prefix_caching": False,
         "num_threads": 1,
