@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from resispec.engine.config import DEFAULT, ConfigError
+from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError
 from resispec.engine.openmp import openmp_for_engine
 from resispec.engine.outputs import EngineInfo
 from resispec.engine.process import EngineDied, EngineProcess
@@ -108,6 +108,7 @@ def banner(info: EngineInfo, settings: ServerSettings, port: int) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     address = f"http://{host}:{port}"
+    target = DEFAULT_NAME if info.target == DEFAULT else info.target
     name = "shipped head" if info.draft == DEFAULT else info.draft
     draft = f"draft {name}, verifier {info.verifier}" if info.draft else "no draft"
     memory = info.kv_rows * info.kv_bytes_per_row / (1 << 20)
@@ -118,7 +119,7 @@ def banner(info: EngineInfo, settings: ServerSettings, port: int) -> str:
     body = shlex.quote(json.dumps({"model": settings.model_names[0], "messages": messages}))
     lines = [
         f"ResiSpec is ready on {address}",
-        f"  models  target {settings.model_names[0]}, {draft} ({info.dtype} on {info.device})",
+        f"  models  target {target}, {draft} ({info.dtype} on {info.device})",
         f"  memory  {memory:.0f} MiB for the KV of {info.kv_rows} tokens; context {info.max_model_len}",
         *(f"  note    {note}" for note in info.notes),
         f"  try     curl {address}/v1/chat/completions {headers} -d {body}",

@@ -30,7 +30,8 @@ def test_names_of_code_exist_where_they_lead(page: Path) -> None:
             continue
         source = (page.parent / target).read_text()
         for name in text.strip("`").split("."):
-            assert re.search(rf"(def|class) {name}\b|^{name}\b", source, re.MULTILINE), f"{target} has no {name}"
+            found = re.search(rf"(def|class) {name}\b|^{name}\b", source, re.MULTILINE)
+            assert found, f"{target} has no {name}"
 
 
 def test_the_journey_names_code() -> None:
