@@ -59,6 +59,7 @@ check: $(DEV_STAMP) ## Lint, format and type checks
 	@mkdir -p .typecheck/resispec; cd .typecheck/resispec; ln -sfn ../../server ../../engine ../../models .
 	.venv/bin/python -m mypy
 	.venv/bin/python -m mypy tests
+	MYPYPATH=deploy/grafana .venv/bin/python -m mypy deploy/grafana/build.py
 
 format: $(DEV_STAMP) ## Put the code into shape
 	.venv/bin/python -m ruff check --fix .

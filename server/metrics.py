@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.exposition import choose_encoder
@@ -21,6 +22,8 @@ TOKEN_BUCKETS = (0.0005, *_decades((1, 1.5, 2, 3, 4, 6, 8), range(-3, 1)))
 REQUEST_BUCKETS = _decades((1, 2.5, 5), range(-3, 3))
 PHASE_BUCKETS = _decades((1, 2, 5), range(-4, 1))
 COUNT_BUCKETS = tuple(1 << power for power in range(13))
+
+_REFUSALS = {400: "bad_request", 401: "unauthorized", 404: "not_found", 413: "too_large"}  # by status
 
 
 def _tree_buckets(most: int) -> tuple[int, ...]:
@@ -48,7 +51,7 @@ class Metrics:
     def __init__(self, info: EngineInfo, model_name: str, version: str) -> None:
         self._registry = _Registry(auto_describe=False)
         self._model = model_name
-        self._acceptance: dict[str, tuple[list[int], list[int]]] = {}
+        self._acceptance: dict[str, list[tuple[int, int]]] = {}  # (kept, proposed) by depth
 
         build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "draft", "dtype")
         build.labels(model_name, version, info.draft or "", info.dtype).set(1)
@@ -70,6 +73,8 @@ class Metrics:
         for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
             self._success.labels(model_name, reason.value)
         self._failure = counter("request_failure", "Failed requests.", "reason")
+        for failure in ("engine_error", "internal_error", "other", *_REFUSALS.values()):
+            self._failure.labels(model_name, failure)
         self._rejections = counter("admission_rejections", "Requests answered 503.", "reason")
         for rejection in ("queue_full", "draining"):
             self._rejections.labels(model_name, rejection)
@@ -158,22 +163,24 @@ class Metrics:
             self._tree_nodes.labels(*labels).observe(nodes)
         for child, count in enumerate(part.accepted_by_child):
             self._accepted_per_child.labels(*labels, str(child)).inc(count)
-        for depth, count in enumerate(part.accepted_by_depth):
-            self._accepted_per_pos.labels(*labels, str(depth)).inc(count)
-        for depth, count in enumerate(part.proposed_by_depth):
-            self._proposed_per_pos.labels(*labels, str(depth)).inc(count)
+        for depth, (kept, proposed) in enumerate(self._by_depth(part)):
+            self._accepted_per_pos.labels(*labels, str(depth)).inc(kept)
+            self._proposed_per_pos.labels(*labels, str(depth)).inc(proposed)
         self._update_rates(part)
 
     def _update_rates(self, part: SpeculationStats) -> None:
-        kept, proposed = self._acceptance.setdefault(part.verifier, ([], []))
-        for totals, counts in ((kept, part.accepted_by_depth), (proposed, part.proposed_by_depth)):
-            totals.extend([0] * (len(counts) - len(totals)))
-            for depth, count in enumerate(counts):
-                totals[depth] += count
-        for depth, (numerator, denominator) in enumerate(zip(kept, proposed, strict=False)):
-            if denominator:
-                rate = self._acceptance_rate.labels(self._model, part.verifier, str(depth))
-                rate.set(numerator / denominator)
+        totals = self._acceptance.setdefault(part.verifier, [])
+        for depth, (kept, proposed) in enumerate(self._by_depth(part)):
+            if depth == len(totals):
+                totals.append((0, 0))
+            totals[depth] = (totals[depth][0] + kept, totals[depth][1] + proposed)
+            rate = self._acceptance_rate.labels(self._model, part.verifier, str(depth))
+            rate.set(totals[depth][0] / max(1, totals[depth][1]))
+
+    @staticmethod
+    def _by_depth(part: SpeculationStats) -> Iterable[tuple[int, int]]:
+        """(kept, proposed) at each depth that had candidates; none may have been kept at the deepest."""
+        return zip_longest(part.accepted_by_depth, part.proposed_by_depth, fillvalue=0)
 
     def rejected(self, reason: str) -> None:
         """A request was answered 503: "queue_full" or "draining"."""
@@ -181,8 +188,7 @@ class Metrics:
 
     def failed(self, status: int) -> None:
         """A request was refused with ``status``, or crashed (500). The engine's failures are in its stats."""
-        reasons = {400: "bad_request", 401: "unauthorized", 404: "not_found", 413: "too_large"}
-        reason = reasons.get(status, "internal_error" if status >= 500 else "other")
+        reason = _REFUSALS.get(status, "internal_error" if status >= 500 else "other")
         self._failure.labels(self._model, reason).inc()
 
     def render(self, accept: str) -> tuple[bytes, str]:

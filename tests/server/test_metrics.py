@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,6 +120,28 @@ def test_no_created_series(metrics, accept):
     text, content_type = metrics.render(accept)
     assert b"_created" not in text
     assert ("openmetrics" in content_type) == bool(accept)
+
+
+def test_a_depth_at_which_nothing_was_kept_has_a_rate(metrics):
+    [part] = STATS.speculation
+    deeper = replace(part, accepted_by_depth=(1,), proposed_by_depth=(2, 2))
+    metrics.observe_step(replace(STATS, speculation=(deeper,)))
+    got = samples(metrics)
+    assert got["resispec_acceptance_rate,model=m,position=0,verifier=resispec"] == 0.5
+    assert got["resispec_acceptance_rate,model=m,position=1,verifier=resispec"] == 0
+    name = "resispec_spec_decode_num_accepted_tokens_per_pos_total"
+    assert got[f"{name},model=m,position=1,verifier=resispec"] == 0
+
+
+def test_reasons_are_there_before_they_happen(metrics):
+    """A rate over a counter that starts at 1 would miss the first event."""
+    got = samples(metrics)
+    for reason in ("bad_request", "engine_error", "internal_error", "not_found", "other", "too_large"):
+        assert got[f"resispec_request_failure_total,model=m,reason={reason}"] == 0
+    for reason in ("abort", "length", "stop"):
+        assert got[f"resispec_request_success_total,finished_reason={reason},model=m"] == 0
+    for reason in ("draining", "queue_full"):
+        assert got[f"resispec_admission_rejections_total,model=m,reason={reason}"] == 0
 
 
 def test_apps_do_not_share_a_registry(engine):
