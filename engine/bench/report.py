@@ -57,8 +57,7 @@ class Report:
             *(f"{contender} failed: {reason}" for contender, reason in failures),
             f"Machine: {self.machine}.",
             f"Target {self.target}, draft {self.draft or 'none'}, {self.dtype}, {self.tokens} tokens each.",
-            f"Medians of {self.repeats} repeats, everybody in turn, with lowest and highest, or ± half their "
-            "difference.",
+            f"Medians of {self.repeats} repeats, everybody in turn; ± is half of lowest to highest.",
         ]
         if self.machine.is_busy:
             lines.append(

@@ -1,0 +1,166 @@
+"""A whole run on a tiny target that drafts for itself."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from resispec.engine.bench.report import Report, print_report, to_json, to_markdown
+from resispec.engine.bench.run import bench
+from resispec.engine.bench.settings import BenchSettings, Tree
+from resispec.server.cli import app
+
+QUIET = Console(quiet=True)
+
+
+def settings(folder, **changes):
+    values: dict[str, Any] = {
+        "target": str(folder),
+        "draft": str(folder),
+        "batch": (1, 2),
+        "temperature": (0.0,),
+        "prompts": ("chat", "copy"),
+        "tokens": 6,
+        "repeats": 2,
+        "num_threads": 1,
+        "device": "cpu",
+        "dtype": "float32",
+        "offline": True,
+    }
+    return BenchSettings(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return bench(settings(folder), QUIET)
+
+
+def test_every_row_is_measured(report):
+    work = {(row.case.contender, row.case.batch) for row in report.rows}
+    assert work == {
+        ("plain", 1),
+        ("plain", 2),
+        ("speculative", 1),
+        ("speculative", 2),
+        ("transformers", 1),
+    }
+    assert len(report.rows) == 3 * len(work)  # chat, copy and both
+    assert report.complete
+    for row in report.rows:
+        assert row.error is None
+        assert row.repeats == 2
+        # The draft is the target itself, so several are kept.
+        assert (row.tokens_per_step.median > 1.5) == (row.case.contender == "speculative")
+        assert (row.nodes_per_tree is None) == (row.case.contender != "speculative")
+        assert not row.phases or sum(row.phases.values()) == pytest.approx(1)
+        if row.case.contender == "plain":
+            assert (row.over_plain.low, row.over_plain.high) == (1, 1)
+    assert [ratio.name for ratio in report.ratios] == [
+        "plain at batch 2 over plain at batch 1",
+        "plain over transformers at batch 1",
+        "speculative over plain at batch 1",
+        "speculative over plain at batch 2",
+    ]
+
+
+def test_json_round_trip(report):
+    assert msgspec.json.decode(to_json(report), type=Report) == report
+
+
+def test_tables_show_every_row(report):
+    out = io.StringIO()
+    print_report(report, Console(file=out))
+    lines = out.getvalue().splitlines()
+    markdown = to_markdown(report).splitlines()
+    for row in report.rows:
+        speed = f"{row.tokens_per_second.median:.1f} "
+        case = row.case
+        start = [case.contender, case.prompts, f"{case.temperature:g}", str(case.batch)]
+        assert any(line.split()[:4] == start and f" {speed}±" in line for line in lines)
+        assert any(line.startswith(f"| {' | '.join(start)} | {speed}(") for line in markdown)
+    assert any(line.startswith("Machine: ") and "1 threads" in line for line in lines)
+    assert any("float32" in line for line in markdown)
+
+
+def test_a_missing_draft_is_a_row_and_the_others_are_measured(folder, tmp_path):
+    changes = {"draft": str(tmp_path / "missing"), "prompts": ("chat",), "batch": (1,), "repeats": 1}
+    report = bench(settings(folder, **changes), QUIET)
+    plain, drafted, other = report.rows
+    assert (plain.error, other.error) == (None, None)
+    assert drafted.error.startswith("ModelError: there is no file or folder")
+    assert not report.complete
+    assert report.conditions[0].startswith("speculative failed: ModelError: there is no")
+    assert "| speculative | chat | 0 | 1 | failed |" in to_markdown(report)
+
+
+def test_an_engine_without_a_draft_is_not_called_speculative(folder):
+    changes = {"draft": "default", "prompts": ("chat",), "batch": (1,), "repeats": 1, "transformers": False}
+    _, drafted = bench(settings(folder, **changes), QUIET).rows
+    assert drafted.error.startswith("BenchError: No draft was given")
+
+
+def test_a_sweep_has_a_row_for_every_tree(folder):
+    trees = (Tree(4, 1), Tree(8, 1), Tree(8, 2))
+    changes = {"trees": trees, "prompts": ("chat",), "batch": (2,), "repeats": 1}
+    report = bench(settings(folder, **changes, transformers=False), QUIET)
+    steps = {row.case.contender: row.tokens_per_step.median for row in report.rows}
+    # The draft is the target itself: 5 decoded tokens, two or three at a time.
+    expected = {"speculative 4x1": 5 / 3, "speculative 8x1": 5 / 3, "speculative 8x2": 5 / 2}
+    assert steps == {"plain": 1, **expected}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "4"], "--sweep"),
+        (["--prompts", "poems"], "'poems'"),
+        (["--batch", "x"], "batch is 'x'"),
+        (["--sweep", "--draft", "none"], "needs a draft"),
+    ],
+)
+def test_bad_options_exit_with_2(arguments, message):
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_help():
+    result = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    for option in ("--batch", "--temperature", "--prompts", "--sweep", "--json", "--no-transformers"):
+        assert option in result.output
+
+
+def test_the_command_shows_and_writes(folder, tmp_path):
+    arguments = ["--target", str(folder), "--draft", "none", "--batch", "1", "--temperature", "0"]
+    arguments += [
+        "--prompts",
+        "chat",
+        "--tokens",
+        "4",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    ]
+    arguments += [
+        "--num-threads",
+        "1",
+        "--json",
+        str(tmp_path / "b.json"),
+        "--markdown",
+        str(tmp_path / "b.md"),
+    ]
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 0, result.output
+    report = msgspec.json.decode((tmp_path / "b.json").read_bytes(), type=Report)
+    assert [row.case.contender for row in report.rows] == ["plain", "transformers"]
+    assert (tmp_path / "b.md").read_text() == to_markdown(report)
+    assert "plain over transformers at batch 1" in result.output
