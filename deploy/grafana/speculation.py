@@ -40,7 +40,7 @@ def speculation() -> list[Panel | Row]:
         ),
         tile(
             "Underflown residuals",
-            "Corrections, over the time shown, whose law had to be taken from masses too small to divide.",
+            "Corrections, over the time shown, whose mass had rounded to zero.",
             f"sum(increase({series('residual_underflow_total')}[$__range]))",
         ),
         row("Acceptance"),
