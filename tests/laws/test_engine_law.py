@@ -57,7 +57,8 @@ def process(logits: Tensor, sampling: SamplingParams) -> np.ndarray:
     keep[order[before >= sampling.top_p]] = False
     keep &= p >= sampling.min_p * p.max()
     p = np.where(keep, p, 0.0)
-    return p / p.sum()
+    law: np.ndarray = p / p.sum()
+    return law
 
 
 def exact_joint(model: Any, sampling: SamplingParams) -> np.ndarray:
