@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -14,7 +15,7 @@ QUESTION = [{"role": "user", "content": "What is the capital of France? Answer i
 
 
 @pytest.fixture(scope="module")
-def server(start_server) -> Iterator:
+def server(start_server) -> Iterator[Any]:
     server = start_server("--dtype", "float32", "--max-model-len", "1024", "--kv-memory", "512MiB")
     yield server
     assert server.stop() == 0, "".join(server.stderr)
