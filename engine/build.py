@@ -93,6 +93,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
     if can_pack(device, geometry.dtype):  # last: the head takes its rows of the plain output matrix
         target_step.pack()
 
+    eos_token_ids = tuple(token for token in target.eos_token_ids if 0 <= token < target.num_ids)
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
     scheduler = Scheduler(
         SchedulerConfig(
@@ -113,7 +114,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         keeps_draft_rows=not keep_hidden,
         draft_positions=draft.context if draft else 0,
         num_ids=target.num_ids,
-        eos_token_ids=target.eos_token_ids,
+        eos_token_ids=eos_token_ids,
         device=device,
     )
     notes = (*target.notes, *(draft.notes if draft else ()), *((plan.note,) if plan.note else ()))
@@ -126,7 +127,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,
         vocab_size=target.num_ids,
-        eos_token_ids=target.eos_token_ids,
+        eos_token_ids=eos_token_ids,
         verifier=config.verifier,
         verifiers=tuple(sorted(VERIFIERS)),
         max_tree_nodes=config.max_tree_nodes,

@@ -222,11 +222,14 @@ class Engine:
         speculative = self.info.draft is not None and sequence.request.speculation.enabled
         metrics = request_metrics(sequence, VERIFIERS[sequence.verifier].exact, speculative, now)
         tally.finished.append(FinishedStats(reason, usage, metrics))
-        self._scheduler.remove(sequence)
+        # Rows of one that failed may hold what made it fail, and others would take them over.
+        self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
         del self._sequences[sequence.request_id]
         return RequestOutput(sequence.request_id, text, tokens, usage, reason, stop_reason, metrics, error)
 
     def _fail(self, sequence: Sequence, error: Exception, tally: StepTally, now: float) -> RequestOutput:
+        if sequence.entry is not None:
+            self._runner.clear(sequence.entry.extent)
         message = f"the request failed inside the engine ({type(error).__name__}); others were not affected"
         return self._finish(sequence, "", (), FinishReason.ERROR, None, tally, now, message)
 

@@ -92,14 +92,14 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (sequence.order, next(self._tick), sequence))
 
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence that ended, wherever it was; its rows become a cached prefix."""
+    def remove(self, sequence: Sequence, *, keep: bool = True) -> None:
+        """Forget a sequence that ended, wherever it was. With ``keep`` its rows become a cached prefix."""
         if sequence in self.running:
             self.running.remove(sequence)
         else:
             self._waiting = [item for item in self._waiting if item[2] is not sequence]
             heapq.heapify(self._waiting)
-        self._release(sequence, keep=True)
+        self._release(sequence, keep=keep)
 
     def schedule(self) -> StepPlan:
         draft = _Draft(budget=self.config.max_num_batched_tokens)

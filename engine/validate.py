@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from .outputs import EngineInfo
-from .request import Request, RequestError
+from .request import Request, RequestError, SamplingParams
 from .verifiers.table import get
 
 
 def check_request(request: Request, info: EngineInfo) -> None:
     """Raises RequestError naming the field."""
-    prompt, sampling, speculation = request.prompt_token_ids, request.sampling, request.speculation
+    prompt, speculation = request.prompt_token_ids, request.speculation
     if not prompt:
         raise RequestError("the prompt is empty; at least one token is needed", "prompt")
     if len(prompt) >= info.max_model_len:
@@ -21,11 +21,20 @@ def check_request(request: Request, info: EngineInfo) -> None:
     for token in prompt:
         if not 0 <= token < info.vocab_size:
             raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", "prompt")
-    for token, _ in sampling.logit_bias:
+    _check_sampling(request.sampling, info)
+    if speculation.verifier is not None:
+        get(speculation.verifier)
+    _at_most(speculation.max_nodes, info.max_tree_nodes, "speculation.tree.max_nodes")
+    _at_most(speculation.max_depth, info.max_tree_depth, "speculation.tree.max_depth")
+
+
+def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
+    for token, bias in sampling.logit_bias:
         if not 0 <= token < info.vocab_size:
             raise RequestError(
                 f"token id {token} is outside the vocabulary of {info.vocab_size}", "logit_bias"
             )
+        _in_range(bias, -100.0, 100.0, "logit_bias", "from -100 to 100")
     for token in sampling.stop_token_ids:
         if not 0 <= token < info.vocab_size:
             raise RequestError(
@@ -34,13 +43,16 @@ def check_request(request: Request, info: EngineInfo) -> None:
     _in_range(sampling.temperature, 0.0, float("inf"), "temperature", "0 or more")
     _in_range(sampling.top_p, 5e-324, 1.0, "top_p", "above 0 and at most 1")
     _in_range(sampling.min_p, 0.0, 1.0, "min_p", "from 0 to 1")
-    _in_range(sampling.repetition_penalty, 5e-324, float("inf"), "repetition_penalty", "above 0")
+    # Further out, logits are not float32 numbers any more.
+    _in_range(sampling.repetition_penalty, 1e-6, 1e6, "repetition_penalty", "from 1e-06 to 1e+06")
+    _in_range(sampling.presence_penalty, -2.0, 2.0, "presence_penalty", "from -2 to 2")
+    _in_range(sampling.frequency_penalty, -2.0, 2.0, "frequency_penalty", "from -2 to 2")
+    if not all(sampling.stop):
+        raise RequestError("a stop string is empty; it would end every answer at once", "stop")
+    if sampling.min_tokens > 0 and len({*info.eos_token_ids, *sampling.stop_token_ids}) >= info.vocab_size:
+        raise RequestError("every token is a stop, so min_tokens can never be reached", "min_tokens")
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
         raise RequestError(f"max_tokens is {sampling.max_tokens}; it must be 1 or more", "max_tokens")
-    if speculation.verifier is not None:
-        get(speculation.verifier)
-    _at_most(speculation.max_nodes, info.max_tree_nodes, "speculation.tree.max_nodes")
-    _at_most(speculation.max_depth, info.max_tree_depth, "speculation.tree.max_depth")
 
 
 def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> None:

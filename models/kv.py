@@ -63,6 +63,13 @@ class KVMemory:
         if self.hidden is not None:
             self.hidden.index_copy_(0, destination, self.hidden.index_select(0, source))
 
+    def clear_run(self, start: int, length: int) -> None:
+        """Zero the run of ``length`` rows at ``start``."""
+        for pool in (self.keys, self.values):
+            pool.narrow(1, start, length).zero_()
+        if self.hidden is not None:
+            self.hidden.narrow(0, start, length).zero_()
+
     def copy_run(self, source: int, destination: int, length: int) -> None:
         """Copy the run of ``length`` rows at ``source`` to ``destination``; the runs may overlap."""
         overlap = abs(source - destination) < length

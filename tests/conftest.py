@@ -116,6 +116,7 @@ class Tiny:
 
     model: Callable[..., Any] = tiny_model
     engine: Callable[..., Engine] = tiny_engine
+    tokenizer: Callable[..., Tokenizer] = tiny_tokenizer
     run: Callable[..., Ran] = run_engine
     families: tuple[str, ...] = tuple(FAMILIES)
     vocabulary: int = VOCABULARY

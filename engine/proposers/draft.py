@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from ..tree import Level, TreeShape
 from .base import DraftItem, GrownGroup, GrownLevel
 from .children import Truncation, propose
 
+_CATCH_UP_TOKENS = 1024  # of one forward: its masks take memory in proportion to tokens times context
 _TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
 
 
@@ -37,7 +39,7 @@ class DraftProposer:
             return ()
         shapes = dict.fromkeys(item.shape for item in items if item.shape is not None)
         trees = [_Growing(shape, items, self._device) for shape in shapes]
-        logits, hidden = self._catch_up(items)
+        logits, hidden = self._catch_up(self._shorten(items))
         offset = 0
         for tree in trees:
             tree.take(
@@ -51,6 +53,20 @@ class DraftProposer:
                 tree.add_level(depth, self._num_ids, self._draft.vocab_ids)
             self._run_level([tree for tree in active if tree.shape.depth > depth + 1])
         return tuple(tree.finish() for tree in trees)
+
+    def _shorten(self, items: SequenceOf[DraftItem]) -> SequenceOf[DraftItem]:
+        """Run the beginnings of long catch-ups in pieces: a cached prefix may lack the draft's rows."""
+        if sum(len(item.catch_up) for item in items) <= _CATCH_UP_TOKENS:
+            return items
+        share = max(1, _CATCH_UP_TOKENS // len(items))
+        short = []
+        for item in items:
+            while (surplus := len(item.catch_up) - share) > 0:
+                size = min(surplus, _CATCH_UP_TOKENS)
+                self._catch_up([replace(item, catch_up=item.catch_up[:size], shape=None)])
+                item = replace(item, catch_up=item.catch_up[size:], start=item.start + size)
+            short.append(item)
+        return short
 
     def _catch_up(self, items: SequenceOf[DraftItem]) -> tuple[Tensor, Tensor | None]:
         """Run every item's missing tokens; logits and states at the roots, group by group."""

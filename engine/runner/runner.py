@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from resispec.models.base import StepModel
 from resispec.models.kv import KVMemory
 
-from ..kv.extents import Move
+from ..kv.extents import Extent, Move
 from ..proposers.base import DraftItem, GrownGroup, Proposer
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
@@ -71,6 +71,12 @@ class Runner:
         for move in moves:
             for memory in self._memories:
                 memory.copy_run(move.source, move.destination, move.length)
+
+    @torch.inference_mode()
+    def clear(self, extent: Extent) -> None:
+        """Zero rows in all memories: a NaN left there would reach, masked or not, who gets them next."""
+        for memory in self._memories:
+            memory.clear_run(extent.start, extent.length)
 
     @torch.inference_mode()
     def run(self, items: SequenceOf[PlannedSequence]) -> RunResult:

@@ -76,7 +76,7 @@ class Verification:
             end = walk(candidates.topology, decided, max_depth)
             laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
             weights = self._final_weights(laws.law, candidates, decided, end)
-            bad = laws.bad | self._bad_owner(expanded.bad, candidates)
+            bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
         uniforms = torch.tensor(
             [owner.final for owner in self._owners], dtype=torch.float64, device=self._device
         )
@@ -152,14 +152,12 @@ class Verification:
             uniforms[row, :count] = self._owners[owner].tests[first : first + count]
         return torch.from_numpy(uniforms).to(self._device)
 
-    def _bad_owner(self, bad: Tensor, candidates: Candidates) -> Tensor:
-        owners = torch.tensor(candidates.owners, device=self._device)
-        return (
-            torch.zeros(len(self._owners), dtype=torch.long, device=self._device).index_add_(
-                0, owners, bad.long()
-            )
-            > 0
-        )
+
+def _bad_on_the_way(bad: Tensor, candidates: Candidates, roots: Tensor, end: Walk) -> Tensor:
+    """Which walks passed a node whose law means nothing: [R] bool. Nodes that were not kept do not count."""
+    passed = torch.cat([roots[:, None], end.path], dim=1)
+    row = candidates.topology.expanded_row[passed.clamp_min(0)]
+    return (bad[row.clamp_min(0)] & (row >= 0) & (passed >= 0)).any(dim=1)
 
 
 def _outcome(row: list[int], depth: int) -> Outcome:

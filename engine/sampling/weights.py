@@ -46,8 +46,9 @@ def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None =
         weights = torch.zeros_like(logits)
         weights.scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
     else:
-        # A temperature too small for float32 must not make 0 / 0 of the largest logit.
-        temperature = rows.temperature.clamp(min=torch.finfo(torch.float32).tiny)
+        # One that float32 holds as 0 or infinity would make NaN of the largest logit, or of a masked one.
+        limits = torch.finfo(torch.float32)
+        temperature = rows.temperature.clamp(limits.tiny, limits.max)
         weights = (logits - best).div_(temperature[:, None]).exp_()
         if rows.truncation is not None:
             _truncate(weights, rows.truncation)
