@@ -159,3 +159,23 @@ async def test_refusals_are_counted_and_the_route_answers(http, engine):
     assert response.headers["content-type"].startswith("text/plain")
     for reason in ("bad_request", "not_found", "engine_error"):
         assert f'resispec_request_failure_total{{model="tiny",reason="{reason}"}} 1.0' in response.text
+
+
+async def test_clients_cannot_add_series(http):
+    """Neither paths, models, methods nor verifiers that they make up become labels."""
+
+    async def misbehave(word: str) -> None:
+        await http.get(f"/{word}")
+        await http.request(word.upper(), "/v1/completions")
+        await http.post("/v1/completions", json={"prompt": "a", "model": word})
+        await http.post("/v1/completions", json={"prompt": "a", "speculation": {"verifier": word}})
+        await http.post("/v1/completions", json={"prompt": "a", "user": word, word: 1})
+
+    async def count() -> int:
+        return len((await http.get("/metrics")).text.splitlines())
+
+    await misbehave("first")
+    before = await count()
+    for index in range(10):
+        await misbehave(f"word{index}")
+    assert await count() == before
