@@ -61,15 +61,16 @@ def plan_memory(
     fitting = affordable - tree_nodes - _ALIGN
     if config.max_model_len is not None or fitting < 64:
         setting = "kv_memory" if config.kv_memory is not None else "max_model_len"
+        shorter = f", or max_model_len to {fitting} or less" if fitting > 1 else ""
         raise ConfigError(
-            f"the KV memory of {_mebibytes(budget)} does not hold one request of {wanted_length} tokens, "
-            f"which takes {_mebibytes(needed * bytes_per_row)} for both models; set kv_memory to at least "
-            f"that, or max_model_len to {max(fitting, 0)} or less",
+            f"the KV memory of {_size(budget)} does not hold one request of {wanted_length} tokens, "
+            f"which takes {_size(needed * bytes_per_row)} for both models; set kv_memory to at least "
+            f"that{shorter}",
             setting,
         )
     note = (
         f"The context is cut from {context} to {fitting} tokens, because the KV memory of "
-        f"{_mebibytes(budget)} holds no longer request."
+        f"{_size(budget)} holds no longer request."
     )
     return MemoryPlan(affordable, fitting, note)
 
@@ -78,5 +79,7 @@ def _rows(length: int, tree_nodes: int) -> int:
     return -(-(length + tree_nodes) // _ALIGN) * _ALIGN
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+def _size(num_bytes: int) -> str:
+    """In mebibytes, or in kibibytes where that would be a small number, rounded up."""
+    unit, name = (2**20, "MiB") if num_bytes >= 10 * 2**20 else (2**10, "KiB")
+    return f"{-(-num_bytes // unit):,} {name}"

@@ -27,7 +27,7 @@ def load_causal(
         with quiet():
             config = AutoConfig.from_pretrained(str(folder), local_files_only=True)
             check_config(config)
-            tokenizer = load_tokenizer(folder)
+            tokenizer = _load_tokenizer(folder)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder),
                 config=config,
@@ -36,11 +36,18 @@ def load_causal(
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, where its own error names no weight
             )
             model, loading = loaded
-            missing = sorted(loading["missing_keys"]) + sorted(str(key) for key in loading["mismatched_keys"])
-            if missing:  # transformers fills them with random numbers
+            # Transformers fills both with random numbers.
+            if missing := sorted(loading["missing_keys"]):
                 raise ModelError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
+            if mismatched := sorted(loading["mismatched_keys"]):
+                name, found, wanted = mismatched[0]
+                raise ModelError(
+                    f"weights do not fit config.json: {name} is {list(found)}, not {list(wanted)} "
+                    f"({len(mismatched)} in all)"
+                )
             check_model(model)
             return model.requires_grad_(False).eval().to(device), tokenizer
     except ModelError as error:
@@ -53,12 +60,18 @@ def load_causal(
 
 def load_tokenizer(folder: Path) -> Any:
     """The folder's tokenizer. Raises ModelError."""
+    try:
+        with quiet():
+            return _load_tokenizer(folder)
+    except ModelError as error:
+        raise ModelError(f"{folder}: {error}") from error
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    """Raises ModelError that does not name the folder."""
     from transformers import AutoTokenizer
 
     try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:
-        raise ModelError(
-            f"{folder}: the tokenizer cannot be loaded ({type(error).__name__}: {error})"
-        ) from error
+        raise ModelError(f"the tokenizer cannot be loaded ({type(error).__name__}: {error})") from error

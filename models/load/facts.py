@@ -10,7 +10,13 @@ from typing import Any
 from resispec.models.base import ModelError
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING_KEYS: dict[str, tuple[float, float]] = {  # and what a default may be
+    "temperature": (0.0, 1e6),
+    "top_p": (1e-9, 1.0),
+    "top_k": (-1, 1e9),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-6, 1e6),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,11 @@ def _generation_defaults(path: Path) -> dict[str, float]:
         return {}
     try:
         raw = json.loads(path.read_text())
-        return {key: float(raw[key]) for key in SAMPLING_KEYS if raw.get(key) is not None}
+        defaults = {key: float(raw[key]) for key in SAMPLING_KEYS if raw.get(key) is not None}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
+    for key, value in defaults.items():
+        low, high = SAMPLING_KEYS[key]
+        if not low <= value <= high:  # requests without the parameter would all be refused
+            raise ModelError(f"{path}: {key} is {value:g}, which is not in [{low:g}, {high:g}]")
+    return defaults

@@ -74,6 +74,12 @@ def test_missing_weights(folder: Path) -> None:
         load(folder)
 
 
+def test_weights_of_another_size(folder: Path) -> None:
+    edit(folder / "config.json", intermediate_size=24)
+    with pytest.raises(ModelError, match=r"do not fit config.json: model.layers.0.mlp.down_proj.weight is"):
+        load(folder)
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_damaged_file(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
@@ -81,6 +87,17 @@ def test_damaged_file(folder: Path, name: str) -> None:
     with pytest.raises(ModelError) as raised:
         load(folder)
     assert str(folder) in str(raised.value)
+    assert str(raised.value).count(f"{folder}: ") <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", -3), ("top_p", 7), ("repetition_penalty", 0), ("min_p", "NaN")]
+)
+def test_defaults_that_no_request_could_use(folder: Path, name: str, value: object) -> None:
+    model, tokenizer = load(folder)
+    edit(folder / "generation_config.json", **{name: value})
+    with pytest.raises(ModelError, match=rf"generation_config.json: {name} is"):
+        read_facts(folder, model, tokenizer)
 
 
 def test_code_in_the_folder_is_not_run(folder: Path) -> None:
