@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..request import SamplingParams
@@ -66,19 +69,8 @@ def sampling_rows(
         ),
         truncation=_truncation(params, vocab_size, device),
         penalties=_penalties(params, device),
-        bias=_rules(
-            [(i, t, b) for i, p in enumerate(params) for t, b in p.logit_bias], torch.float32, device
-        ),
-        masked=_rules(
-            [
-                (i, token, p.min_tokens)
-                for i, p in enumerate(params)
-                if p.min_tokens > 0
-                for token in sorted({*eos_token_ids, *p.stop_token_ids})
-            ],
-            torch.int64,
-            device,
-        ),
+        bias=_rules(params, _bias, device),
+        masked=_rules(params, lambda p: _masked(p, eos_token_ids), device),
     )
 
 
@@ -116,14 +108,31 @@ def _penalties(params: Sequence[SamplingParams], device: torch.device) -> Penalt
     return PenaltyRows(nodes, rows, values[:, 0], values[:, 1], values[:, 2])
 
 
+def _bias(params: SamplingParams) -> tuple[NDArray[Any], NDArray[Any]]:
+    tokens = np.array([token for token, _ in params.logit_bias], dtype=np.int64)
+    return tokens, np.array([bias for _, bias in params.logit_bias], dtype=np.float32)
+
+
+def _masked(params: SamplingParams, eos_token_ids: Sequence[int]) -> tuple[NDArray[Any], NDArray[Any]]:
+    stops = {*eos_token_ids, *params.stop_token_ids} if params.min_tokens > 0 else set()
+    tokens = np.array(sorted(stops), dtype=np.int64)
+    return tokens, np.full(tokens.size, params.min_tokens, dtype=np.int64)
+
+
 def _rules(
-    triples: Sequence[tuple[int, int, float]], dtype: torch.dtype, device: torch.device
+    params: Sequence[SamplingParams],
+    rule: Callable[[SamplingParams], tuple[NDArray[Any], NDArray[Any]]],
+    device: torch.device,
 ) -> TokenRules | None:
-    if not triples:
+    """Tokens and values as ``rule`` gives them: once a request, whose rule may be long, not once a node."""
+    distinct = {id(p): p for p in params}
+    made = {key: rule(p) for key, p in distinct.items()}
+    chosen = [made[id(p)] for p in params]
+    lengths = [tokens.size for tokens, _ in chosen]
+    if not any(lengths):
         return None
-    nodes, tokens, values = zip(*triples, strict=True)
     return TokenRules(
-        torch.tensor(nodes, dtype=torch.int64, device=device),
-        torch.tensor(tokens, dtype=torch.int64, device=device),
-        torch.tensor(values, dtype=dtype, device=device),
+        torch.from_numpy(np.repeat(np.arange(len(params)), lengths)).to(device),
+        torch.from_numpy(np.concatenate([tokens for tokens, _ in chosen])).to(device),
+        torch.from_numpy(np.concatenate([values for _, values in chosen])).to(device),
     )

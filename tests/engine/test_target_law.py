@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,3 +199,27 @@ def test_outside_mass_is_summed_not_subtracted() -> None:
     weights = torch.tensor([[1.0, 1e-12, 1.0]], dtype=torch.float64)
     outside = row_sums_without(weights, torch.tensor([[0, 2]]), torch.tensor([[True, True]]))
     assert outside.item() == 1e-12
+
+
+class Counted(tuple):  # type: ignore[type-arg]
+    """A tuple that counts how often it is read."""
+
+    reads = 0
+
+    def __iter__(self) -> Any:
+        type(self).reads += 1
+        return super().__iter__()
+
+
+def test_a_long_bias_is_read_once_a_request() -> None:
+    """It may name the whole vocabulary; reading that at every node would hold up everybody's step."""
+    params = SamplingParams(logit_bias=Counted([(3, 1.5), (0, -2.0)]))
+    alone = sampling_rows([params], 9, EOS, CPU).bias
+    reads = Counted.reads
+    bias = sampling_rows([SamplingParams(), *[params] * 20], 9, EOS, CPU).bias
+    assert Counted.reads == 2 * reads > 0
+    assert alone is not None
+    assert bias is not None
+    assert bias.nodes.tolist() == [node for node in range(1, 21) for _ in range(2)]
+    assert bias.tokens.tolist() == alone.tokens.tolist() * 20 == [3, 0] * 20
+    assert bias.values.tolist() == [1.5, -2.0] * 20
