@@ -157,10 +157,14 @@ class Metrics:
         self._drafts.labels(*labels).inc(part.num_drafts)
         self._draft_tokens.labels(*labels).inc(part.num_draft_tokens)
         self._accepted.labels(*labels).inc(sum(part.accepted))
+        acceptance_length, tree_nodes = (
+            self._acceptance_length.labels(*labels),
+            self._tree_nodes.labels(*labels),
+        )
         for accepted in part.accepted:
-            self._acceptance_length.labels(*labels).observe(accepted + 1)
+            acceptance_length.observe(accepted + 1)
         for nodes in part.tree_nodes:
-            self._tree_nodes.labels(*labels).observe(nodes)
+            tree_nodes.observe(nodes)
         for child, count in enumerate(part.accepted_by_child):
             self._accepted_per_child.labels(*labels, str(child)).inc(count)
         for depth, (kept, proposed) in enumerate(self._by_depth(part)):
