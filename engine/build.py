@@ -24,7 +24,7 @@ from .proposers.draft import DraftProposer
 from .request import RequestError
 from .runner.runner import Runner
 from .scheduler import Scheduler, SchedulerConfig
-from .verifiers.table import VERIFIERS, get
+from .verifiers.table import VERIFIERS, get, refused
 
 # Candidates a step verifies at little extra cost, all requests together: a CPU is soon busy with them.
 _STEP_NODES = {"cpu": 16, "cuda": 256}
@@ -118,6 +118,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         device=device,
     )
     notes = (*target.notes, *(draft.notes if draft else ()), *((plan.note,) if plan.note else ()))
+    refused_verifiers = refused(allow_inexact=config.allow_inexact)
     info = EngineInfo(
         target=config.target,
         draft=config.draft if draft is not None else None,
@@ -129,12 +130,13 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         vocab_size=target.num_ids,
         eos_token_ids=eos_token_ids,
         verifier=config.verifier,
-        verifiers=tuple(sorted(VERIFIERS)),
+        verifiers=tuple(sorted(VERIFIERS.keys() - refused_verifiers.keys())),
         max_tree_nodes=config.max_tree_nodes,
         max_tree_depth=config.max_tree_depth,
         kv_rows=plan.num_rows,
         kv_bytes_per_row=bytes_per_row,
         generation_defaults=target.generation_defaults,
+        refused_verifiers=refused_verifiers,
         notes=notes,
     )
     return Engine(info, target.tokenizer, kv, scheduler, runner)
@@ -156,3 +158,5 @@ def _check_config(config: EngineConfig) -> None:
         get(config.verifier)
     except RequestError as error:
         raise ConfigError(error.message, "verifier") from error
+    if (why := refused(allow_inexact=config.allow_inexact).get(config.verifier)) is not None:
+        raise ConfigError(why, "verifier")

@@ -21,6 +21,7 @@ class EngineConfig:
     kv_memory: int | None = None  # bytes for the KV memory of both models together
     max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
     verifier: str = "resispec"
+    allow_inexact: bool = False  # let requests choose verifiers that do not keep the target's law
     max_tree_nodes: int = 12  # candidates per tree, the root not counted
     max_tree_depth: int = 3  # drafted levels
     max_step_nodes: int | None = None  # candidates per step over all requests; None: by device

@@ -156,4 +156,5 @@ class EngineInfo:
     kv_rows: int  # tokens that fit into the KV memory
     kv_bytes_per_row: int  # both models
     generation_defaults: dict[str, float] = field(default_factory=dict)  # temperature, top_p, ..: model's own
+    refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each

@@ -16,6 +16,7 @@ from .kv.extents import Move
 from .kv.memory_manager import KVManager
 from .sequence import Sequence
 from .tree import TreeShape, plan_shape
+from .verifiers.table import VERIFIERS
 
 _HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing answer seldom moves
 
@@ -234,5 +235,12 @@ class Scheduler:
         if room < 0:
             return None, "draft_context"
         greedy = sequence.request.sampling.temperature == 0
-        shape = plan_shape(nodes, most_levels, greedy=greedy)
+        verifier = VERIFIERS[sequence.verifier]
+        shape = plan_shape(
+            nodes,
+            most_levels,
+            greedy=greedy,
+            drawing=verifier.drawing,
+            shares_nodes=verifier.shares_nodes,
+        )
         return shape.cut(min(depth, room + 1)), None

@@ -6,8 +6,10 @@ are expanded is chosen while growing, from everything drawn before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+
+from .drawing import Drawing
 
 _LEVEL_NODES = 4  # fewer candidates make one level less, not thinner levels
 _EXPANDED = 2  # nodes of a level that get children
@@ -35,6 +37,8 @@ class TreeShape:
     """Slots: 0 is the root, then level by level, the children of one node side by side."""
 
     levels: tuple[Level, ...]
+    drawing: Drawing = Drawing.HEAD_AND_TAIL
+    shares_nodes: bool = True  # equal draws at a node lead to one node; else each has one of its own
 
     @cached_property
     def num_nodes(self) -> int:
@@ -68,25 +72,44 @@ class TreeShape:
 
     def cut(self, depth: int) -> TreeShape:
         """The first ``depth`` levels."""
-        return self if depth >= self.depth else TreeShape(self.levels[:depth])
+        return self if depth >= self.depth else replace(self, levels=self.levels[:depth])
+
+    def is_even(self, depth: int) -> bool:
+        """Whether a node of the level above ``depth`` has at most one draw, or the same below each."""
+        if self.levels[depth].num_tail <= 1:
+            return True
+        below = zip(self.levels[depth:], self.levels[depth + 1 :], strict=False)
+        return all(level.expand == above.num_nodes for above, level in below)
 
 
 @lru_cache(maxsize=256)
-def plan_shape(max_nodes: int, max_depth: int, *, greedy: bool) -> TreeShape:
+def plan_shape(
+    max_nodes: int,
+    max_depth: int,
+    *,
+    greedy: bool,
+    drawing: Drawing = Drawing.HEAD_AND_TAIL,
+    shares_nodes: bool = True,
+) -> TreeShape:
     """A tree of at most ``max_nodes`` candidates and ``max_depth`` levels.
 
     A level gets about four candidates: the root's children first, then two for each of the two most
     likely nodes of the level above. The last child of a node is a tail draw, the others are the draft's
-    top tokens; under greedy decoding all are top tokens. docs/trees.md has the figures behind it.
+    top tokens; where ``drawing`` has no chosen children, all are draws, and under greedy decoding all are
+    top tokens. A chain has one candidate a level. docs/trees.md has the figures behind it.
     """
+    if drawing is Drawing.CHAIN:
+        level = Level(1, 1, 0) if greedy else Level(1, 0, 1)
+        return TreeShape((level,) * min(max_nodes, max_depth), drawing, shares_nodes)
     depth = min(max_depth, max(1, max_nodes // _LEVEL_NODES))
-    num_tail = 0 if greedy else 1
     levels: list[Level] = []
     left = max_nodes
     for remaining in range(depth, 0, -1):
         nodes = -(-left // remaining)
         expand = min(_EXPANDED, levels[-1].num_nodes, nodes) if levels else 1
         children = nodes // expand
+        num_tail = children if drawing is not Drawing.HEAD_AND_TAIL else 1
+        num_tail = 0 if greedy else num_tail
         levels.append(Level(expand, children - num_tail, num_tail))
         left -= expand * children
-    return TreeShape(tuple(levels))
+    return TreeShape(tuple(levels), Drawing.HEAD if greedy else drawing, shares_nodes)

@@ -24,6 +24,8 @@ def check_request(request: Request, info: EngineInfo) -> None:
     _check_sampling(request.sampling, info)
     if speculation.verifier is not None:
         get(speculation.verifier)
+        if (why := info.refused_verifiers.get(speculation.verifier)) is not None:
+            raise RequestError(why, "speculation.verifier")
     _at_most(speculation.max_nodes, info.max_tree_nodes, "speculation.tree.max_nodes")
     _at_most(speculation.max_depth, info.max_tree_depth, "speculation.tree.max_depth")
 

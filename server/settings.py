@@ -132,6 +132,13 @@ class ServerSettings(BaseSettings):
         str,
         Field(min_length=1, description="Verifier of drafted tokens.", json_schema_extra=SPECULATION),
     ] = "resispec"
+    allow_inexact: Annotated[
+        bool,
+        Field(
+            description="Allow verifiers whose answers do not follow the target's law.",
+            json_schema_extra=SPECULATION,
+        ),
+    ] = False
     max_tree_nodes: Annotated[
         int,
         Field(
@@ -247,6 +254,7 @@ class ServerSettings(BaseSettings):
             kv_memory=None if self.kv_memory is None else int(self.kv_memory),
             max_num_batched_tokens=self.max_num_batched_tokens,
             verifier=self.verifier,
+            allow_inexact=self.allow_inexact,
             max_tree_nodes=self.max_tree_nodes,
             max_tree_depth=self.max_tree_depth,
             max_step_nodes=self.max_step_nodes,

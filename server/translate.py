@@ -91,6 +91,8 @@ def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> 
     enabled = options.enabled is not False
     if enabled and info.draft is None:
         raise invalid("speculation", "this server runs without a draft; only enabled: false works")
+    if options.verifier is not None and (why := info.refused_verifiers.get(options.verifier)):
+        raise invalid("speculation.verifier", why)
     if options.verifier is not None and options.verifier not in info.verifiers:
         known = ", ".join(info.verifiers)
         raise invalid("speculation.verifier", f"{options.verifier!r} is not one of: {known}")

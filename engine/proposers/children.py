@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..drawing import Drawing
 from ..verifiers.base import Proposal
 
 
@@ -30,18 +31,21 @@ def propose(
     vocab_ids: Tensor | None = None,
     truncation: Truncation | None = None,
     max_tail: int | None = None,
+    drawing: Drawing = Drawing.HEAD_AND_TAIL,
 ) -> tuple[Proposal, Tensor]:
     """Choose up to ``K = num_slots`` children for each of ``F`` nodes.
 
     The head is the draft's top ``num_head`` tokens. The tail's law is the draft's at the request's
     temperature, without the head, cut to its ``M = num_tail_tokens`` largest tokens and renormalised in
-    float64; the draws are made from exactly these numbers. Greedy rows (temperature 0) get head slots
+    float64; the draws are made from exactly these numbers, each of them from what earlier ones left of it
+    if ``drawing`` is without replacement. Greedy rows (temperature 0) get head slots
     only. A row may get fewer children than asked for: no token is proposed that the draft excludes,
     and a tail whose law is empty, or a row that is not finite, proposes nothing.
 
     draft_logits: [F, Vd] float32. temperature: [F]. num_head, num_tail: [F] int64, together at most K.
     uniforms: [F, K] float64 in [0, 1), fresh. ``M = 0``: no row has a tail.
     vocab_ids: [Vd] int64, the target's id of every draft token; None: the same. max_tail: see `Proposal`.
+    drawing: what the rows are, for the verifier.
 
     Returns the proposal and [F, K] float64, each child's log-probability in the draft's law over its
     ``K + M`` best tokens, for scoring trees; -inf in inert slots.
@@ -68,11 +72,14 @@ def propose(
     total = tail.sum(dim=1, keepdim=True)
     tail_probs = torch.where(total > 0, tail / total, 0.0)
     num_tail = torch.where(total[:, 0] > 0, num_tail, 0)
+    distinct = drawing is Drawing.WITHOUT_REPLACEMENT
+    if distinct:
+        num_tail = torch.minimum(num_tail, (tail_probs > 0).sum(dim=1))
 
     slot = torch.arange(num_slots, device=ids.device)
     in_head = slot < num_head[:, None]
     in_tail = ~in_head & (slot < (num_head + num_tail)[:, None])
-    index = _draw_slots(tail_probs, uniforms)
+    index = _draw_distinct(tail_probs, uniforms, in_tail) if distinct else _draw_slots(tail_probs, uniforms)
     index = torch.where(in_tail, index, 0)
     head_rank = slot.clamp(max=ids.shape[1] - 1).expand_as(index)
     child_rank = torch.where(in_tail, rank.gather(1, index), head_rank) if num_tail_tokens else head_rank
@@ -86,6 +93,7 @@ def propose(
         tail_probs=tail_probs,
         tail_index=index,
         max_tail=max_tail,
+        drawings=frozenset({drawing}),
     )
     return proposal, torch.where(active, log_law.gather(1, child_rank), -torch.inf)
 
@@ -97,6 +105,18 @@ def _draw_slots(tail_probs: Tensor, uniforms: Tensor) -> Tensor:
     cumulative = tail_probs.cumsum(dim=1)
     index = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
     return index.clamp(max=tail_probs.shape[1] - 1)
+
+
+def _draw_distinct(tail_probs: Tensor, uniforms: Tensor, in_tail: Tensor) -> Tensor:
+    """Like `_draw_slots`; what a tail slot ([F, K] bool) has drawn, no later one of its row draws again."""
+    columns = []
+    for slot in range(uniforms.shape[1]):
+        drawn = _draw_slots(tail_probs, uniforms[:, slot : slot + 1])
+        columns.append(drawn)
+        if tail_probs.shape[1]:
+            taken = tail_probs.scatter(1, drawn, 0.0)
+            tail_probs = torch.where(in_tail[:, slot : slot + 1], taken, tail_probs)
+    return torch.cat(columns, dim=1)
 
 
 def _kept(weights: Tensor, truncation: Truncation) -> Tensor:

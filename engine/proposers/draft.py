@@ -204,6 +204,7 @@ class _Growing:
             vocab_ids=vocab_ids,
             truncation=_truncation([item.sampling for item in self.items], width, self.tokens.device),
             max_tail=level.num_tail,
+            drawing=self.shape.drawing,
         )
         slots = torch.arange(first, first + level.num_nodes, device=self.tokens.device)
         tokens = proposal.tokens.view(self.size, level.num_nodes)
@@ -220,7 +221,8 @@ class _Growing:
         scores = scores.masked_fill(repeat | (tokens < 0), float("-inf"))
         self.scores[:, slots] = scores
         children = slots.view(1, width, per_node).expand(self.size, -1, -1)
-        children = children.gather(2, earliest.view(self.size, width, per_node))
+        if self.shape.shares_nodes:
+            children = children.gather(2, earliest.view(self.size, width, per_node))
         self.levels.append(GrownLevel(self.frontier, children, proposal))
         if depth + 1 < self.shape.depth:
             self.frontier = first + scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices

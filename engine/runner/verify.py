@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, target_law
-from ..verifiers.base import Decision, TargetLaw
+from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
 from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, at_ends, walk
 from .batch import TargetBatch
@@ -120,11 +120,14 @@ class Verification:
         uniforms = self._test_uniforms(candidates)
         by_verifier = self._rows_by_verifier(candidates.owners)
         if len(by_verifier) == 1:
-            return VERIFIERS[next(iter(by_verifier))].decide(law, candidates.proposal, uniforms)
+            name, chosen = next(iter(by_verifier.items()))
+            return _decide(VERIFIERS[name], law, candidates.proposal, candidates, chosen, uniforms)
         child = torch.full_like(candidates.nodes, -1)
         threshold = torch.zeros_like(law.total)
-        for name, rows in by_verifier.items():
-            part = VERIFIERS[name].decide(law.rows(rows), candidates.proposal.rows(rows), uniforms[rows])
+        for name, chosen in by_verifier.items():
+            rows = torch.tensor(chosen, device=self._device)
+            proposal = replace(candidates.proposal.rows(rows), drawings=candidates.drawings(chosen))
+            part = _decide(VERIFIERS[name], law.rows(rows), proposal, candidates, chosen, uniforms[rows])
             child[rows], threshold[rows] = part.child, part.threshold
         return Decision(child, threshold)
 
@@ -135,16 +138,17 @@ class Verification:
         if len(by_verifier) == 1:
             return VERIFIERS[next(iter(by_verifier))].residual(law, proposal, none_kept)
         weights = law.weights.double()
-        for name, rows in by_verifier.items():
+        for name, chosen in by_verifier.items():
+            rows = torch.tensor(chosen, device=self._device)
             ended = Decision(none_kept.child[rows], none_kept.threshold[rows])
             weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
         return weights
 
-    def _rows_by_verifier(self, owners: SequenceOf[int]) -> Mapping[str, Tensor]:
+    def _rows_by_verifier(self, owners: SequenceOf[int]) -> Mapping[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for row, owner in enumerate(owners):
             rows.setdefault(self._owners[owner].verifier, []).append(row)
-        return {name: torch.tensor(chosen, device=self._device) for name, chosen in rows.items()}
+        return rows
 
     def _test_uniforms(self, candidates: Candidates) -> Tensor:
         uniforms = np.zeros(candidates.proposal.tokens.shape)
@@ -158,6 +162,20 @@ def _bad_on_the_way(bad: Tensor, candidates: Candidates, roots: Tensor, end: Wal
     passed = torch.cat([roots[:, None], end.path], dim=1)
     row = candidates.topology.expanded_row[passed.clamp_min(0)]
     return (bad[row.clamp_min(0)] & (row >= 0) & (passed >= 0)).any(dim=1)
+
+
+def _decide(
+    verifier: AnyVerifier,
+    law: TargetLaw,
+    proposal: Proposal,
+    candidates: Candidates,
+    rows: SequenceOf[int],
+    uniforms: Tensor,
+) -> Decision:
+    """law, proposal and uniforms are those of ``rows``, ascending, of the candidates."""
+    if isinstance(verifier, TreeVerifier):
+        return verifier.decide_tree(law, proposal, candidates.links(rows), uniforms)
+    return verifier.decide(law, proposal, uniforms)
 
 
 def _outcome(row: list[int], depth: int) -> Outcome:

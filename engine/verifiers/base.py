@@ -11,9 +11,11 @@ tokens in a tail's law (0: no row has a tail), ``V`` vocabulary, ``R`` rows pick
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
+
+from ..drawing import Drawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,10 @@ class Proposal:
     """How the children of ``B`` nodes were made, with the law really drawn from.
 
     Slots ``[0, num_head)`` are the *head*: distinct tokens chosen before anything was drawn. Slots
-    ``[num_head, num_head + num_tail)`` are the *tail*: independent draws, in the order of drawing,
-    from ``q~``, which has no mass on the head. Later slots are inert. All of ``num_head``, ``num_tail``
-    and ``q~`` may depend on anything known before the tail was drawn, never on the draws.
+    ``[num_head, num_head + num_tail)`` are the *tail*: draws, in the order of drawing, from ``q~``,
+    which has no mass on the head. ``drawings`` says whether they are independent, or each from ``q~``
+    without those before it. Later slots are inert. All of ``num_head``, ``num_tail`` and ``q~`` may
+    depend on anything known before the tail was drawn, never on the draws.
     """
 
     tokens: Tensor  # [B, K] int64; inert slots hold -1
@@ -47,6 +50,7 @@ class Proposal:
     tail_probs: Tensor  # [B, M] float64, rows sum to 1 (or are all 0 where num_tail is 0)
     tail_index: Tensor  # [B, K] int64: tokens[b, k] == tail_ids[b, tail_index[b, k]] in tail slots, else 0
     max_tail: int | None = None  # a bound on num_tail known to the host, which saves work; None: K
+    drawings: frozenset[Drawing] = frozenset({Drawing.HEAD_AND_TAIL})  # all that occur in some row
 
     def rows(self, index: Tensor) -> Proposal:
         return Proposal(
@@ -57,6 +61,7 @@ class Proposal:
             self.tail_probs[index],
             self.tail_index[index],
             self.max_tail,
+            self.drawings,
         )
 
 
@@ -65,10 +70,23 @@ class Decision:
     """The outcome of the tests at ``B`` nodes."""
 
     child: Tensor  # [B] int64: the slot kept, or -1: none, a correction token ends the walk here
-    threshold: Tensor  # [B] float64: t_1, what `residual` needs
+    threshold: Tensor  # [B] float64: what `residual` needs; see the verifier, t_1 for most
 
 
-class Verifier(Protocol):
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Which of ``B`` nodes are whose children, for rules that look at whole trees.
+
+    A rule over whole trees throws a coin for each leaf and each inner node, so no two slots may lead to
+    one node.
+    """
+
+    child_row: Tensor  # [B, K] int64: the row of the node in each slot; -1: a leaf, or no node
+    levels: tuple[Tensor, ...]  # the rows of every level, [b] int64 each, roots first
+    even: Tensor  # [B] bool: at most one draw, or trees of one shape below all draws; known before drawing
+
+
+class Rule(Protocol):
     """One exact rule (or one that says it is not). Stateless; all calls run on the tensors' device
     and read nothing back to the host.
     """
@@ -78,6 +96,32 @@ class Verifier(Protocol):
 
     @property
     def exact(self) -> bool: ...
+
+    @property
+    def drawing(self) -> Drawing:
+        """How a proposer should draw for it, greedy requests apart, which get chosen children."""
+        ...
+
+    @property
+    def fits(self) -> frozenset[Drawing]:
+        """The ways of drawing that it has a rule for; deciding on others raises MisfitError."""
+        ...
+
+    @property
+    def shares_nodes(self) -> bool:
+        """Whether equal draws at a node may lead to one node with one subtree."""
+        ...
+
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+        """Unnormalised law of the correction token, given that no child was kept: [B, V] float64.
+
+        A row may sum to 0 only where a correction has probability 0.
+        """
+        ...
+
+
+class Verifier(Rule, Protocol):
+    """A rule that looks at one node at a time."""
 
     def num_uniforms(self, num_slots: int) -> int:
         """Uniforms one node with ``num_slots`` child slots uses up in `decide`."""
@@ -90,9 +134,17 @@ class Verifier(Protocol):
         """
         ...
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
-        """Unnormalised law of the correction token, given that no child was kept: [B, V] float64.
 
-        A row may sum to 0 only where a correction has probability 0.
+@runtime_checkable
+class TreeVerifier(Rule, Protocol):
+    """A rule that decides on a node in view of what was decided below it."""
+
+    def decide_tree(self, law: TargetLaw, proposal: Proposal, links: Links, uniforms: Tensor) -> Decision:
+        """Test whole trees. A decision means something where the walk from the root gets to.
+
+        uniforms: [B, K] float64 in [0, 1), fresh, independent: one for the node in each slot.
         """
         ...
+
+
+AnyVerifier: TypeAlias = Verifier | TreeVerifier

@@ -19,6 +19,9 @@ class Masses:
     tail: Tensor  # [B, M]: p of the tail law's tokens, 0 where that law is 0
     outside: Tensor  # [B]: p of everything else, summed directly
 
+    def rows(self, index: Tensor) -> Masses:
+        return Masses(self.head[index], self.tail[index], self.outside[index])
+
 
 def split(law: TargetLaw, proposal: Proposal) -> Masses:
     """Gather what a rule needs of ``p``, without a float64 copy of the law."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..drawing import Drawing
 from .base import Decision, Proposal, TargetLaw
 from .resispec import ResiSpecVerifier
+from .trials import NodeRule, Trials
 
 
-class TargetVerifier:
+class TargetVerifier(NodeRule):
     """Looks at which tokens are children and never at how they were made.
 
     That is residual shaping without a tail, so every child is treated as one of the head. Of equal
@@ -17,7 +19,8 @@ class TargetVerifier:
     """
 
     name = "target"
-    exact = True
+    drawing = Drawing.HEAD_AND_TAIL
+    fits = frozenset(Drawing)
 
     def __init__(self) -> None:
         self._rule = ResiSpecVerifier()
@@ -25,8 +28,8 @@ class TargetVerifier:
     def num_uniforms(self, num_slots: int) -> int:
         return min(num_slots, 1)
 
-    def decide(self, law: TargetLaw, proposal: Proposal, uniforms: Tensor) -> Decision:
-        return self._rule.decide(law, _as_head(proposal), uniforms)
+    def trials(self, law: TargetLaw, proposal: Proposal) -> Trials:
+        return self._rule.trials(law, _as_head(proposal))
 
     def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
         return self._rule.residual(law, _as_head(proposal), decision)
@@ -46,4 +49,5 @@ def _as_head(proposal: Proposal) -> Proposal:
         tail_ids=proposal.tail_ids[:, :0],
         tail_probs=proposal.tail_probs[:, :0],
         tail_index=torch.zeros_like(tokens),
+        drawings=frozenset({Drawing.HEAD}),
     )

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .pieces import Pieces
+
 # Newton steps from both ends of a bracket, every fifth step a bisection. 14 settled 9,000 random nodes
 # (vocabulary up to 600, up to 8 draws) to 1e-12; fewer would only accept less, never bend the law.
 _STEPS = 18
@@ -30,45 +32,6 @@ class Thresholds:
     t: Tensor  # [B, N + 1]: t_1 >= t_2 >= ..; 0 from t_{n+1} on
     remainder: Tensor  # [B]: W, the probability that every tail draw is refused
     reach: Tensor  # [B, N]: w_i, the probability that test i is reached (0 beyond the row's n)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """E, G and W as piecewise linear functions: sums over the tail in order of the kinks ``p / q``."""
-
-    kinks: Tensor  # [B, M] ascending
-    p_before: Tensor  # [B, M + 1]: sum of p over the first j tokens
-    q_before: Tensor  # [B, M + 1]
-    p_after: Tensor  # [B, M + 1]: sum of p over all but the first j tokens
-    q_after: Tensor  # [B, M + 1]
-    outside: Tensor  # [B, 1]: p off the tail's support, the head included
-
-    @staticmethod
-    def of(p: Tensor, q: Tensor, outside: Tensor) -> _Pieces:
-        kinks, order = torch.where(q > 0, p / q, torch.inf).sort(dim=1)
-        p, q = p.gather(1, order), q.gather(1, order)
-        return _Pieces(kinks, _before(p), _before(q), _after(p), _after(q), outside[:, None])
-
-    def segment(self, t: Tensor) -> Tensor:
-        """How many kinks lie below each of ``t`` [B, N]."""
-        return torch.searchsorted(self.kinks, t)
-
-    def remainder(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """W and its derivative at ``t`` [B, 1]."""
-        j = self.segment(t)
-        slope = -self.q_after.gather(1, j)
-        return (self.p_after.gather(1, j) + slope * t).clamp(min=0) + self.outside, slope
-
-    def excess(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """E and its derivative at ``t`` [B, 1]."""
-        j = self.segment(t)
-        slope = self.q_before.gather(1, j)
-        return (slope * t - self.p_before.gather(1, j)).clamp(min=0), slope
-
-    def covered(self, t: Tensor) -> Tensor:
-        """G at ``t`` [B, N]: only additions, so small values keep their relative precision."""
-        j = self.segment(t)
-        return self.p_before.gather(1, j) + self.q_after.gather(1, j) * t
 
 
 def solve_thresholds(
@@ -87,7 +50,7 @@ def solve_thresholds(
     if max_tail == 0:
         empty = p_tail.new_zeros(rows, 1)
         return Thresholds(empty, p_head + p_outside, empty[:, :0])
-    pieces = _Pieces.of(p_tail, q_tail, p_head + p_outside)
+    pieces = Pieces.of(p_tail, q_tail, p_head + p_outside)
     top = n.to(torch.float64)
     first = _solve_first(pieces, n, max_tail) if max_tail > 1 else top
     first = torch.where(n > 1, first, top)  # one draw: t_1 = 1; none: 0
@@ -104,7 +67,7 @@ def solve_thresholds(
     return Thresholds(t, remainder[:, 0], reach)
 
 
-def _solve_first(pieces: _Pieces, n: Tensor, max_tail: int) -> Tensor:
+def _solve_first(pieces: Pieces, n: Tensor, max_tail: int) -> Tensor:
     """The largest ``t_1`` in ``[1, n]`` with ``t_{n+1} <= 0``: [B, 1].
 
     ``t_{n+1}`` is piecewise linear, here convex, there concave: Newton may creep from one end of the
@@ -136,7 +99,7 @@ def _solve_first(pieces: _Pieces, n: Tensor, max_tail: int) -> Tensor:
     return low
 
 
-def _last_threshold(pieces: _Pieces, t: Tensor, n: Tensor, max_tail: int) -> tuple[Tensor, Tensor]:
+def _last_threshold(pieces: Pieces, t: Tensor, n: Tensor, max_tail: int) -> tuple[Tensor, Tensor]:
     """``t_{n+1}``, not clamped, and its derivative as functions of ``t_1 = t`` [B, 1], for n >= 2."""
     remainder, remainder_slope = pieces.remainder(t)
     current, slope = t - 1, torch.ones_like(t)
@@ -146,11 +109,3 @@ def _last_threshold(pieces: _Pieces, t: Tensor, n: Tensor, max_tail: int) -> tup
         slope = torch.where(active, excess_slope * slope - remainder_slope, slope)
         current = torch.where(active, excess - remainder, current)
     return current, slope
-
-
-def _before(x: Tensor) -> Tensor:
-    return torch.nn.functional.pad(x.cumsum(1), (1, 0))
-
-
-def _after(x: Tensor) -> Tensor:
-    return torch.nn.functional.pad(x.flip(1).cumsum(1).flip(1), (0, 1))

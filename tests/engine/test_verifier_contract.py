@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
+from resispec.engine.drawing import Drawing
 from resispec.engine.proposers.children import propose
 from resispec.engine.request import RequestError, SamplingParams
 from resispec.engine.sampling.draw import Draw, draw_or_fall_back
 from resispec.engine.sampling.penalties import SeenTokens
 from resispec.engine.sampling.rows import sampling_rows
 from resispec.engine.sampling.weights import NodeContext, target_law
-from resispec.engine.verifiers.base import Decision, Verifier
+from resispec.engine.verifiers.base import AnyVerifier, Decision, Links, Proposal, TargetLaw, TreeVerifier
 from resispec.engine.verifiers.table import VERIFIERS, get
 from resispec.engine.verifiers.walk import Topology, at_ends, walk
 
@@ -20,13 +22,24 @@ def test_found_by_name() -> None:
     for name, verifier in VERIFIERS.items():
         assert get(name) is verifier
         assert verifier.name == name
-        assert verifier.exact
-    with pytest.raises(RequestError, match="resispec, target") as caught:
+        assert verifier.exact == (name != "resispec-paper")
+        assert verifier.drawing in verifier.fits
+    with pytest.raises(RequestError, match="resispec, .*target") as caught:
         get("nonsense")
     assert caught.value.param == "speculation.verifier"
 
 
-def step(device: torch.device, verifier: Verifier) -> Draw:
+def decide(verifier: AnyVerifier, law: TargetLaw, proposal: Proposal, uniforms: Tensor) -> Decision:
+    """Of nodes that have leaves below them, if anything."""
+    rows, slots = proposal.tokens.shape
+    if not isinstance(verifier, TreeVerifier):
+        return verifier.decide(law, proposal, uniforms[:, : verifier.num_uniforms(slots)])
+    nodes = torch.arange(rows, device=uniforms.device)
+    links = Links(torch.full_like(proposal.tokens, -1), (nodes,), torch.ones_like(nodes, dtype=torch.bool))
+    return verifier.decide_tree(law, proposal, links, uniforms)
+
+
+def step(device: torch.device, verifier: AnyVerifier) -> Draw:
     """A step's device work: laws, children, decisions, walk, last token."""
     rows, vocab, slots, nodes = 4, 700, 3, 16
     params = SamplingParams(
@@ -44,9 +57,12 @@ def step(device: torch.device, verifier: Verifier) -> Draw:
     laws = target_law(target_logits, sampling, context)
     uniforms = torch.rand(rows, slots, generator=generator, dtype=torch.float64).to(device)
     ones = torch.ones(rows, dtype=torch.int64, device=device)
-    proposal, _ = propose(target_logits[:rows], ones.float(), ones, 2 * ones, slots, 32, uniforms)
+    heads = ones if Drawing.HEAD_AND_TAIL in verifier.fits else 0 * ones
+    proposal, _ = propose(
+        target_logits[:rows], ones.float(), heads, 2 * ones, slots, 32, uniforms, drawing=verifier.drawing
+    )
     law = laws.law.rows(torch.arange(rows, device=device))
-    decision = verifier.decide(law, proposal, uniforms[:, : verifier.num_uniforms(slots)])
+    decision = decide(verifier, law, proposal, uniforms)
     assert isinstance(decision, Decision)
     children = torch.arange(rows, rows + rows * slots, device=device).view(rows, slots)
     expanded = torch.cat([torch.arange(rows, device=device), torch.full((nodes - rows,), -1, device=device)])
@@ -80,10 +96,17 @@ def test_no_slots_and_no_nodes(name: str) -> None:
     for rows in (2, 0):
         count = torch.zeros(rows, dtype=torch.int64)
         proposal, _ = propose(
-            torch.randn(rows, 9), count.float(), count, count, 1, 0, torch.zeros(rows, 1, dtype=torch.float64)
+            torch.randn(rows, 9),
+            count.float(),
+            count,
+            count,
+            1,
+            0,
+            torch.zeros(rows, 1, dtype=torch.float64),
+            drawing=verifier.drawing,
         )
         some = law.rows(torch.arange(rows))
-        decided = verifier.decide(some, proposal, torch.zeros(rows, 1, dtype=torch.float64))
+        decided = decide(verifier, some, proposal, torch.zeros(rows, 1, dtype=torch.float64))
         assert decided.child.tolist() == [-1] * rows
         residual = verifier.residual(some, proposal, decided)
         torch.testing.assert_close(residual, some.weights.double() / some.total[:, None])

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
-from resispec.engine.verifiers.resispec import ResiSpecVerifier, accept_probability
+from resispec.engine.verifiers.resispec import ResiSpecVerifier
+from resispec.engine.verifiers.trials import NodeRule
+
+RESISPEC = ResiSpecVerifier()
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,9 @@ def batch(rows: Sequence[tuple[Node, Sequence[int]]], scale: float = 1.0) -> tup
     return TargetLaw(weights, weights.sum(dim=1)), proposal
 
 
-def child_probabilities(law: TargetLaw, proposal: Proposal) -> Tensor:
+def child_probabilities(law: TargetLaw, proposal: Proposal, rule: NodeRule = RESISPEC) -> Tensor:
     """[B, K + 1]: probability that each slot is kept, the last column that none is."""
-    accept = accept_probability(law, proposal)
+    accept = rule.trials(law, proposal).accept_probability()
     slot = torch.arange(accept.shape[1])
     in_head = slot < proposal.num_head[:, None]
     tail = torch.where(in_head, 0.0, accept)
@@ -81,14 +84,11 @@ def child_probabilities(law: TargetLaw, proposal: Proposal) -> Tensor:
     return torch.cat([kept, 1 - kept.sum(dim=1, keepdim=True)], dim=1)
 
 
-def correction_law(law: TargetLaw, proposal: Proposal) -> Tensor:
+def correction_law(law: TargetLaw, proposal: Proposal, rule: NodeRule = RESISPEC) -> Tensor:
     """[B, V], normalised; 0 where no correction can happen."""
-    verifier = ResiSpecVerifier()
     uniforms = torch.full(proposal.tokens.shape, 0.5, dtype=torch.float64)
-    decided = verifier.decide(law, proposal, uniforms)
-    weights = verifier.residual(
-        law, proposal, Decision(torch.full_like(decided.child, -1), decided.threshold)
-    )
+    decided = rule.decide(law, proposal, uniforms)
+    weights = rule.residual(law, proposal, Decision(torch.full_like(decided.child, -1), decided.threshold))
     total = weights.sum(dim=1, keepdim=True)
     return torch.where(total > 0, weights / total, 0.0)
 
@@ -107,7 +107,7 @@ def output_law(
     return output
 
 
-def output_laws_by_test(nodes: Sequence[Node], scale: float = 1.0) -> list[Tensor]:
+def output_laws_by_test(nodes: Sequence[Node], scale: float = 1.0, rule: NodeRule = RESISPEC) -> list[Tensor]:
     """Like `output_law` for many nodes in one call, without the product over draws.
 
     A test's probability depends on its own token alone, so rows whose draws are all one token show
@@ -115,8 +115,8 @@ def output_laws_by_test(nodes: Sequence[Node], scale: float = 1.0) -> list[Tenso
     """
     rows = [(node, [token] * node.num_tail) for node in nodes for token in (node.support or [0])]
     law, proposal = batch(rows, scale)
-    accept = accept_probability(law, proposal)
-    correction = correction_law(law, proposal)
+    accept = rule.trials(law, proposal).accept_probability()
+    correction = correction_law(law, proposal, rule)
     outputs, first = [], 0
     for node in nodes:
         support = node.support or [0]

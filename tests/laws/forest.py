@@ -156,21 +156,21 @@ def joint_law(outcome: Outcome, laws: Laws, length: int) -> Tensor:
         prefix = tuple(outcome.tokens[kept[kept >= 0]].tolist())
         for token in range(vocab):
             mass = float(outcome.probability[row] * outcome.last[row, token])
-            _spread(joint, laws, (*prefix, token), mass)
+            spread(joint, laws, (*prefix, token), mass)
     return joint
 
 
 def exact_joint(laws: Laws, length: int) -> Tensor:
     joint = torch.zeros((len(laws[()][0]),) * length, dtype=torch.float64)
-    _spread(joint, laws, (), 1.0)
+    spread(joint, laws, (), 1.0)
     return joint
 
 
-def _spread(joint: Tensor, laws: Laws, prefix: Sequence[int], mass: float) -> None:
+def spread(joint: Tensor, laws: Laws, prefix: Sequence[int], mass: float) -> None:
     prefix = tuple(prefix)
     if len(prefix) == joint.dim():
         joint[prefix] += mass
         return
     p = laws[prefix][0]
     for token in range(joint.shape[0]):
-        _spread(joint, laws, (*prefix, token), mass * p[token] / sum(p))
+        spread(joint, laws, (*prefix, token), mass * p[token] / sum(p))

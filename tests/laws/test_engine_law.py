@@ -18,10 +18,12 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from resispec.engine.build import LoadedDraft
+from resispec.engine.drawing import Drawing
 from resispec.engine.request import Request, SamplingParams
 from resispec.engine.verifiers import table
 from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier
+from resispec.engine.verifiers.resispec_tree import ResiSpecTreeVerifier
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
 
@@ -117,6 +119,72 @@ def test_joint_law(tiny: Any, verifier: str, kind: str, nodes: int, depth: int) 
     )
     joint = exact_joint(target(tiny), SamplingParams())
     assert p_value(sample(tiny, engine, {"temperature": 1.0}, 5000), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verifier", "nodes"),
+    [
+        ("resispec-tree", 3),
+        ("resispec-tree", 12),
+        ("specinfer", 9),
+        ("without-replacement", 9),
+        ("spectr", 9),
+        ("block", 3),
+    ],
+)
+def test_joint_law_of_the_other_verifiers(tiny: Any, verifier: str, nodes: int) -> None:
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, "model"),
+        num_ids=V,
+        verifier=verifier,
+        max_tree_nodes=nodes,
+        max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 4000), joint) > FALSE_ALARM
+
+
+class ManyDraws(ResiSpecTreeVerifier):
+    """With draws only, so that a node has several: equal ones, and uneven trees below them."""
+
+    drawing = Drawing.INDEPENDENT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [6, 12])
+def test_joint_law_of_joint_decisions_on_many_draws(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    rules = {**table.VERIFIERS, "resispec-tree": ManyDraws()}
+    for module in ("scheduler", "runner.verify"):
+        monkeypatch.setattr(f"resispec.engine.{module}.VERIFIERS", rules)
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, "model"),
+        num_ids=V,
+        verifier="resispec-tree",
+        max_tree_nodes=nodes,
+        max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 4000), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_the_printed_rule_is_caught(tiny: Any) -> None:
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, "model"),
+        num_ids=V,
+        verifier="resispec-paper",
+        allow_inexact=True,
+        max_tree_nodes=9,
+        max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 4000), joint) < FALSE_ALARM
 
 
 @pytest.mark.slow

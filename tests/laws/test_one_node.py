@@ -12,11 +12,11 @@ from torch import Tensor
 
 from resispec.engine.verifiers.base import Proposal, TargetLaw
 from resispec.engine.verifiers.masses import split
-from resispec.engine.verifiers.resispec import ResiSpecVerifier, accept_probability
+from resispec.engine.verifiers.resispec import ResiSpecVerifier
 from resispec.engine.verifiers.target import TargetVerifier
 from resispec.engine.verifiers.thresholds import solve_thresholds
 
-from .enumerate import Node, acceptance, batch, child_probabilities, output_law, output_laws_by_test
+from .enumerate import RESISPEC, Node, acceptance, batch, child_probabilities, output_law, output_laws_by_test
 from .random_nodes import random_node, steep_node
 
 CASES = json.loads((Path(__file__).parent / "data" / "verification.json").read_text())
@@ -44,7 +44,7 @@ def test_agrees_with_an_independent_implementation(index: int) -> None:
     refused_by_tail = kept < 1 - TOLERANCE
     if refused_by_tail and node.num_tail == case["tail_draws"]:  # else one choice of many
         assert solved.t[0].tolist() == pytest.approx(expected["thresholds"], abs=TOLERANCE)
-        accept = accept_probability(law, proposal)
+        accept = RESISPEC.trials(law, proposal).accept_probability()
         for test in range(node.num_tail):
             for row, token in enumerate(support):
                 value = expected["accept_probability"][test][token]
@@ -123,7 +123,7 @@ def test_decide_accepts_with_the_stated_probability() -> None:
         if slots == 0:
             continue
         law, proposal = batch([(node, draws)])
-        accept = accept_probability(law, proposal)[0]
+        accept = RESISPEC.trials(law, proposal).accept_probability()[0]
         ends = torch.cat([accept[:heads].cumsum(0), accept[heads:]])
         if (accept[heads:] >= 1 - 1e-12).any():
             continue  # what comes after a sure test is never reached
@@ -147,7 +147,7 @@ def test_special_cases() -> None:
     one = Node.of(p, q, [], 1)  # ordinary speculative sampling
     law, proposal = batch([(one, [token]) for token in range(4)])
     ratio = (one.p / one.q).clamp(max=1)
-    assert torch.equal(accept_probability(law, proposal)[:, 0], ratio)
+    assert torch.equal(RESISPEC.trials(law, proposal).accept_probability()[:, 0], ratio)
     assert acceptance(one) == pytest.approx(float(torch.minimum(one.p, one.q).sum()), abs=1e-15)
 
     none = Node.of(p, q, [3, 1], 0)  # draw from the target, keep it if it is a child

@@ -92,6 +92,13 @@ async def test_the_field_is_named(http, engine, field, value):
     assert not engine.requests
 
 
+async def test_a_refused_verifier_says_why(http, engine):
+    error = await refused(http, speculation={"verifier": "resispec-paper"})
+    assert error["param"] == "speculation.verifier"
+    assert "is not exact" in error["message"]
+    assert not engine.requests
+
+
 async def test_nested_fields_are_named(http):
     error = await refused(http, speculation={"tree": {"max_nodes": 13}})
     assert error["param"] == "speculation.tree.max_nodes"

@@ -72,6 +72,7 @@ def test_every_engine_setting_is_passed_on():
         "kv_memory": 12345,
         "max_num_batched_tokens": 64,
         "verifier": "target",
+        "allow_inexact": True,
         "max_tree_nodes": 5,
         "max_step_nodes": 7,
         "max_tree_depth": 2,
