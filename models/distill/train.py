@@ -30,10 +30,10 @@ class TrainSettings:
     minutes: float | None = None
     batch_tokens: int = 4096  # padded tokens a step
     passes: int = 3  # levels the head is unrolled to
-    single_pass_share: float = 0.3  # of the run, at its start, without unrolling: cheaper, and enough then
+    single_pass_share: float = 0.7  # of the run, at its start, without unrolling: cheaper, and enough then
     pass_decay: float = 0.8  # weight of a pass against the one before
-    tv_share: float = 0.3  # of the total variation in the loss, towards the end of the run
-    learning_rate: float = 2e-3
+    tv_share: float = 0.5  # of the total variation in the loss, towards the end of the run
+    learning_rate: float = 1.5e-3
     warm_up_steps: int = 30
     weight_decay: float = 0.01
     seed: int = 0
