@@ -195,6 +195,28 @@ def bench(
 
 
 @app.command()
+def audit(
+    cases: Annotated[
+        Path | None, typer.Option(help="JSON list of nodes: p, q, head, tail_draws.", show_default=False)
+    ] = None,
+    trees: Annotated[
+        Path | None,
+        typer.Option(help="JSON list of trees: depth, head_size, tail_draws, laws.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Enumerate what every verifier's output law really is: at single nodes, and over whole trees."""
+    from resispec.engine.audit.command import run
+
+    try:
+        if cases is None and trees is None:
+            raise ConfigError("nothing to audit; give --cases FILE or --trees FILE")
+        run(cases, trees, as_json=json)
+    except ConfigError as exc:
+        raise _failed(exc, ExitCode.CONFIGURATION) from None
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     print(installed_version("resispec"))  # noqa: T201
