@@ -157,10 +157,8 @@ class Metrics:
         self._drafts.labels(*labels).inc(part.num_drafts)
         self._draft_tokens.labels(*labels).inc(part.num_draft_tokens)
         self._accepted.labels(*labels).inc(sum(part.accepted))
-        acceptance_length, tree_nodes = (
-            self._acceptance_length.labels(*labels),
-            self._tree_nodes.labels(*labels),
-        )
+        acceptance_length = self._acceptance_length.labels(*labels)
+        tree_nodes = self._tree_nodes.labels(*labels)
         for accepted in part.accepted:
             acceptance_length.observe(accepted + 1)
         for nodes in part.tree_nodes:
