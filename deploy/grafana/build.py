@@ -49,7 +49,10 @@ def dashboards() -> dict[str, builders.Dashboard]:
 def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, board in dashboards().items():
-        text = json.dumps(board.build(), cls=JSONEncoder, indent=2, sort_keys=True)
+        model = board.build()
+        for number, panel in enumerate(model.panels or [], start=1):
+            panel.id_val = number  # what links to a panel name
+        text = json.dumps(model, cls=JSONEncoder, indent=2, sort_keys=True)
         (folder / name).write_text(f"{text}\n")
 
 

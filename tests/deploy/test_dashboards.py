@@ -47,6 +47,8 @@ def test_every_panel_says_what_it_shows(board: dict[str, Any]) -> None:
             assert '$instance"' in target["expr"], panel["title"]
         references = [target["refId"] for target in panel["targets"]]
         assert len(references) == len(set(references)), panel["title"]
+    numbers = [panel["id"] for panel in board["panels"]]
+    assert len(numbers) == len(set(numbers))
     rows = {panel["title"] for panel in board["panels"] if panel["type"] == "row"}
     assert rows < set(titles)
 
