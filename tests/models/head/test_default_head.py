@@ -31,12 +31,12 @@ def test_its_card_has_figures_for_three_levels() -> None:
     figures = [[float(cell) for cell in row.split("|")[2:-1]] for row in rows]
     assert [len(row) for row in figures] == [5, 5, 5]
     assert all(0 < figure < 1 for row in figures for figure in row)
-    assert figures[0][0] > figures[1][0] > figures[2][0] > 0.2
+    assert figures[0][0] > figures[1][0] > figures[2][0] > 0.3
 
 
 @pytest.mark.slow
 def test_it_belongs_to_the_default_target_and_drafts_for_it() -> None:
-    """Its first choice is what the target says, in more than one token of five."""
+    """Its first choice is what the target says, in more than three tokens of ten."""
     target, tokenizer = load_causal(
         resolve("default"), device=torch.device("cpu"), dtype=torch.float32, attn_implementation="sdpa"
     )
@@ -60,4 +60,4 @@ def test_it_belongs_to_the_default_target_and_drafts_for_it() -> None:
         drafted = vocab_ids[(states[0] @ target.lm_head.weight[vocab_ids].T).argmax(-1)]
     first = prompt.shape[1]
     hits = (drafted[first - 1 : -1] == ids[0, first:]).float().mean()
-    assert hits > 0.2
+    assert hits > 0.3
