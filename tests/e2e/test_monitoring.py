@@ -25,13 +25,7 @@ SCRAPE_SECONDS = 1
 VARIABLES = {"$__rate_interval": "15s", "$__range": "5m", "$model": "tiny", "$instance": ".*"}
 LONG = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "speculation": {"enabled": False}}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None,
-        reason="prometheus is not installed (Debian: apt-get install prometheus)",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,8 @@ def server(serve, tiny_arguments):
 @pytest.fixture
 def prometheus(server, tmp_path) -> Iterator[Prometheus]:
     """Ours but for the intervals and the address of the target."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed (Debian: apt-get install prometheus)")
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     config["global"] = dict.fromkeys(("scrape_interval", "evaluation_interval"), f"{SCRAPE_SECONDS}s")
     config["rule_files"] = [str(DEPLOY / "prometheus" / path) for path in config["rule_files"]]
@@ -178,6 +174,21 @@ def test_counters_are_the_sums_of_the_answers_figures(server):
     for one in speculation:
         lengths.update(dict(enumerate(one["acceptance_histogram"], start=1)))
     assert server.metric("acceptance_length_sum") == sum(length * count for length, count in lengths.items())
+
+
+def test_preempted_sequences_are_counted_once(serve, tiny_arguments):
+    """They start again from the queue, yet their tokens, first token and end are those of one sequence."""
+    server = serve(*tiny_arguments, "--kv-memory", "1MiB")
+    body = {"prompt": "abc", "max_tokens": 300, "ignore_eos": True, "n": 4}
+    whole = answer(server, body, stream=False)
+    server.wait_for_metric("e2e_request_latency_seconds_count", lambda value: value == 4)
+    assert whole["usage"]["completion_tokens"] == 1200
+    assert whole["metrics"]["num_preemptions"] > 0
+    assert server.metric("num_preemptions_total") == whole["metrics"]["num_preemptions"]
+    assert server.metric("generation_tokens_total") == 1200
+    assert server.metric("time_to_first_token_seconds_count") == 4
+    assert server.metric("inter_token_latency_seconds_count") == 1200 - 4
+    assert counters_by(server, "request_success_total", "finished_reason") == {"length": 4}
 
 
 def test_every_panel_and_rule_works(server, prometheus):
