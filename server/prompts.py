@@ -105,7 +105,8 @@ class Prompts:
             )
 
         try:
-            text = await self._run(sum(len(message["content"]) for message in messages), render)
+            # Laying out a message takes time even if it is empty.
+            text = await self._run(sum(64 + len(message["content"]) for message in messages), render)
         except Exception as exc:
             # Templates refuse what they do not support by raising anything: unknown roles, wrong order.
             raise invalid("messages", f"the model's chat template refused them: {exc}") from exc

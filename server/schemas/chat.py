@@ -55,7 +55,7 @@ class Message(Body):
 
 
 class ChatRequest(GenerationBody):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

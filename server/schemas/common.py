@@ -6,13 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from .validators import check_stop, only
+from .validators import check_logit_bias, check_stop, only
 
 INT64 = 1 << 63
 MAX_SEQUENCES = 128
 
 StopStrings = Annotated[
     tuple[str, ...], PlainValidator(check_stop, json_schema_input_type=str | list[str] | None)
+]
+
+
+LogitBias = Annotated[
+    dict[str, float] | None,
+    PlainValidator(check_logit_bias, json_schema_input_type=dict[str, float] | None),
 ]
 
 
@@ -52,12 +58,12 @@ class GenerationBody(Body):
     presence_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-2, le=2)] = None
     repetition_penalty: Annotated[float | None, Field(gt=0)] = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: LogitBias = None
     seed: Annotated[int | None, Field(ge=-INT64, lt=INT64)] = None
     n: Annotated[int | None, Field(ge=1, le=MAX_SEQUENCES)] = None
 
     stop: StopStrings = ()
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Annotated[list[int] | None, Field(fail_fast=True)] = None
     include_stop_str_in_output: bool | None = None
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     min_tokens: Annotated[int | None, Field(ge=0)] = None

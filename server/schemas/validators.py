@@ -52,6 +52,16 @@ def check_stop(value: object) -> tuple[str, ...]:
     raise PydanticCustomError("invalid_value", "must be a string or a list of up to 4 strings, none empty")
 
 
+def check_logit_bias(value: object) -> dict[str, float] | None:
+    """Biases by token id; the ids are strings in JSON, and what they mean is not looked at here."""
+    if value is None:
+        return None
+    # NaN is in no range. The first fault ends it: a list of 100,000 would hold up everybody's streams.
+    if isinstance(value, dict) and all(type(b) in (int, float) and -100 <= b <= 100 for b in value.values()):
+        return value
+    raise PydanticCustomError("invalid_value", "must map token ids to numbers from -100 to 100")
+
+
 def is_unicode(text: str) -> bool:
     """Whether ``text`` can be encoded: JSON may spell half a surrogate pair, which no text contains."""
     try:

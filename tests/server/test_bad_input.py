@@ -7,8 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from resispec.engine.request import RequestError
+from resispec.server.schemas.chat import ChatRequest
+from resispec.server.schemas.completions import CompletionRequest
 
 
 async def refused(http: httpx.AsyncClient, status: int = 400, **body: Any) -> dict[str, Any]:
@@ -64,6 +67,9 @@ async def refused(http: httpx.AsyncClient, status: int = 400, **body: Any) -> di
         ("logit_bias", {"x": 1}),
         ("logit_bias", {"9" * 5000: 1}),
         ("logit_bias", {"1": 101}),
+        ("logit_bias", {"1": True}),
+        ("logit_bias", {"1": "5"}),
+        ("logit_bias", [1]),
         ("stream", "yes"),
         ("stream_options", {"include_usage": True}),
         ("request_id", "a b"),
@@ -202,3 +208,18 @@ async def test_unknown_paths_and_methods(http):
     response = await http.get("/v1/completions")
     assert response.status_code == 405
     assert "error" in response.json()
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (ChatRequest, {"messages": [{"role": "x", "content": 1}] * 1000}),
+        (CompletionRequest, {"prompt": "a", "stop_token_ids": ["a"] * 1000}),
+        (CompletionRequest, {"prompt": "a", "logit_bias": {str(token): 1000 for token in range(1000)}}),
+    ],
+)
+def test_a_body_full_of_faults_costs_no_more_than_one(schema: type[BaseModel], body: dict[str, Any]) -> None:
+    """Noting a million of them, which fit into a body, would hold up everybody for seconds."""
+    with pytest.raises(ValidationError) as refusal:
+        schema.model_validate(body)
+    assert refusal.value.error_count() <= 2  # of one message: its role and its content
