@@ -204,6 +204,7 @@ def test_outside_mass_is_summed_not_subtracted() -> None:
 class Counted(tuple):  # type: ignore[type-arg]
     """A tuple that counts how often it is read."""
 
+    __slots__ = ()
     reads = 0
 
     def __iter__(self) -> Any:
