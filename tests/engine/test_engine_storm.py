@@ -16,6 +16,7 @@ import torch
 from resispec.engine.build import LoadedDraft
 from resispec.engine.outputs import FinishReason, RequestOutput, StepStats
 from resispec.engine.request import Request, SamplingParams, SpeculationParams
+from resispec.engine.verifiers.table import VERIFIERS
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
 
@@ -88,7 +89,7 @@ def random_speculation(rng: random.Random) -> SpeculationParams:
     if rng.random() < 0.2:
         return SpeculationParams(enabled=False)
     return SpeculationParams(
-        verifier=rng.choice([None, "resispec", "target"]),
+        verifier=rng.choice([None, *sorted(VERIFIERS)]),
         max_nodes=rng.choice([None, 1, 4, NODES]),
         max_depth=rng.choice([None, 1, DEPTH]),
     )
@@ -121,6 +122,7 @@ def engine_of(tiny: Any, weather: Weather, **changes: Any) -> Any:
     settings = {
         **size,
         "kv_memory": 1 << 22,
+        "allow_inexact": True,
         "max_num_batched_tokens": weather.budget,
         "prefix_caching": weather.prefix_caching,
         **changes,
