@@ -30,6 +30,11 @@ DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 def build_engine(config: EngineConfig) -> Engine:
     """Load the pair and build its engine. Raises ConfigError and ModelError."""
+    return assemble(config, *load_pair(config))
+
+
+def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
+    """Find, load and check the pair, and set torch's threads. Raises ConfigError and ModelError."""
     torch.set_num_threads(config.num_threads or psutil.cpu_count(logical=False) or 1)
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
@@ -59,7 +64,7 @@ def build_engine(config: EngineConfig) -> Engine:
         generation_defaults=facts.generation_defaults,
         notes=tuple(notes),
     )
-    return assemble(config, target, draft)
+    return target, draft
 
 
 def choose_device(name: str) -> torch.device:

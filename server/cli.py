@@ -203,17 +203,58 @@ def audit(
         Path | None,
         typer.Option(help="JSON list of trees: depth, head_size, tail_draws, laws.", show_default=False),
     ] = None,
+    pair: Annotated[bool, typer.Option("--pair", help="Measure acceptance on a pair's own laws.")] = False,
+    target: Annotated[str | None, typer.Option(help="The pair's target.", show_default="default")] = None,
+    draft: Annotated[str | None, typer.Option(help="The pair's draft.", show_default="default")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the pair's text.", show_default="1")] = None,
+    positions: Annotated[
+        int | None, typer.Option(help="Of the text the target writes.", show_default="512")
+    ] = None,
+    children: Annotated[
+        str | None, typer.Option(help="Numbers of children.", show_default="1,2,3,4,8")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.", show_default="0")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.", show_default="auto")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the pair's figures and plot.", show_default=False)
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Enumerate what every verifier's output law really is: at single nodes, and over whole trees."""
-    from resispec.engine.audit.command import run
+    """Say what every verifier's output law really is, and how much it accepts.
+
+    With --cases and --trees by exact enumeration, at single nodes and over whole trees; with --pair on the
+    laws of a pair along text that its target writes, against the most that any exact rule can accept.
+    """
+    from resispec.engine.audit.settings import PairSettings, parse_children
 
     try:
-        if cases is None and trees is None:
-            raise ConfigError("nothing to audit; give --cases FILE or --trees FILE")
-        run(cases, trees, as_json=json)
+        given: dict[str, Any] = {
+            "target": target,
+            "draft": draft,
+            "temperature": temperature,
+            "positions": positions,
+            "children": None if children is None else parse_children(children),
+            "seed": seed,
+            "device": device,
+            "offline": offline or None,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        if not pair and (given or output is not None):
+            raise ConfigError(f"--{next(iter(given), 'output')} goes with --pair")
+        if cases is None and trees is None and not pair:
+            raise ConfigError("nothing to audit; give --cases FILE, --trees FILE or --pair")
+        settings = PairSettings(**given) if pair else None
+        from resispec.engine.audit.command import run
+        from resispec.models.base import ModelError
     except ConfigError as exc:
         raise _failed(exc, ExitCode.CONFIGURATION) from None
+    try:
+        run(cases, trees, settings, output, as_json=json)
+    except ConfigError as exc:
+        raise _failed(exc, ExitCode.CONFIGURATION) from None
+    except ModelError as exc:
+        raise _failed(exc, ExitCode.MODEL) from None
 
 
 @app.command()

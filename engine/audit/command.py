@@ -1,4 +1,4 @@
-"""`resispec audit` on files: read, enumerate, print."""
+"""`resispec audit`: read or sample, add up, print."""
 
 from __future__ import annotations
 
@@ -7,22 +7,42 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .pair import audit_pair
+from .pair_report import pair_json, print_pair, require_plotting, write_pair
 from .read import read_cases, read_trees
 from .report import audit_cases, audit_trees, print_cases, print_trees
+from .settings import PairSettings
 
 
-def run(cases: Path | None, trees: Path | None, *, as_json: bool) -> None:
-    """Audit cases, trees, or both: one JSON object, or a table each. Raises ConfigError for bad input."""
-    # Both are read before anything is enumerated.
+def run(
+    cases: Path | None,
+    trees: Path | None,
+    pair: PairSettings | None = None,
+    output: Path | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Audit cases, trees and a pair, what is given of them: one JSON object, or a table each.
+
+    output: folder for the pair's figures and plot. Raises ConfigError for bad input, ModelError.
+    """
+    # All is read before anything is enumerated.
     nodes = read_cases(cases) if cases is not None else None
     whole = read_trees(trees) if trees is not None else None
+    if output is not None:
+        require_plotting()
     by_case = audit_cases(nodes) if nodes is not None else {}
     by_tree = audit_trees(whole) if whole is not None else {}
+    rows = audit_pair(pair, Console(stderr=True)) if pair is not None else []
+    if pair is not None and output is not None:
+        write_pair(pair, rows, output)
     if as_json:
-        print(json.dumps({**by_case, **by_tree}))  # noqa: T201
+        print(json.dumps({**by_case, **by_tree, **(pair_json(pair, rows) if pair else {})}))  # noqa: T201
         return
     console = Console()
     if by_case:
         print_cases(by_case, console)
     if by_tree:
         print_trees(by_tree, console)
+    if pair is not None:
+        print_pair(pair, rows, console)

@@ -16,7 +16,7 @@ from .base import DraftItem, GrownGroup, GrownLevel
 from .children import Truncation, propose
 
 _CATCH_UP_TOKENS = 1024  # of one forward: its masks take memory in proportion to tokens times context
-_TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
+TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
 
 
 class DraftProposer:
@@ -199,7 +199,7 @@ class _Growing:
             num_head=torch.full_like(repeated, level.num_head, dtype=torch.long),
             num_tail=torch.full_like(repeated, level.num_tail, dtype=torch.long),
             num_slots=per_node,
-            num_tail_tokens=_TAIL_TOKENS if level.num_tail else 0,
+            num_tail_tokens=TAIL_TOKENS if level.num_tail else 0,
             uniforms=uniforms,
             vocab_ids=vocab_ids,
             truncation=_truncation([item.sampling for item in self.items], width, self.tokens.device),

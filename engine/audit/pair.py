@@ -1,0 +1,49 @@
+"""How much each verifier keeps on a real pair: one node's acceptance, position by position, by children.
+
+Children are proposed as the server proposes a tree's first level. Of each proposal the chance that one of
+its children is kept is computed, not thrown, so that only the draws of the text and of the children vary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from resispec.models.load.causal import load_tokenizer
+
+from ..bench.workload import encode_prompts
+from ..config import ConfigError, EngineConfig
+from ..load import load_pair
+from .laws import LawSource
+from .settings import PairSettings
+from .tally import Row, Tally
+
+_PROMPT_SETS = ("chat", "code")
+
+
+def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
+    """Sample text, propose, add up. Progress goes to ``console``. Raises ConfigError and ModelError."""
+    config = EngineConfig(
+        settings.target,
+        draft=settings.draft,
+        device=settings.device,
+        dtype=settings.dtype,
+        offline=settings.offline,
+    )
+    console.print(f"loading {settings.target} and its draft", style="dim")
+    target, draft = load_pair(config)
+    if draft is None:
+        raise ConfigError("--pair needs a draft; give one with --draft")
+    tokenizer = load_tokenizer(Path(target.path))
+    prompts = [list(prompt) for name in _PROMPT_SETS for prompt in encode_prompts(tokenizer, name)]
+    per_prompt = -(-settings.positions // len(prompts))
+    longest = max(len(prompt) for prompt in prompts) + per_prompt + 1
+    source = LawSource(config, target, draft, longest)
+    console.print(f"sampling {len(prompts)} texts of {per_prompt + 1} tokens", style="dim")
+    texts = source.sample(prompts, per_prompt + 1, settings.temperature, settings.seed)
+    tally = Tally(settings.children, settings.temperature, settings.seed)
+    for number, (text, prompt) in enumerate(zip(texts, prompts, strict=True), start=1):
+        console.print(f"text {number} of {len(texts)}", style="dim")
+        tally.add(source.positions(text, len(prompt)))
+    return tally.rows()
