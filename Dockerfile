@@ -1,4 +1,4 @@
-# docker build -t resispec .                                     runs on a CPU
+# docker build -t resispec --build-arg TORCH_INDEX=URL .         runs on a CPU; URL: an index of CPU builds
 # docker build -t resispec:cuda --build-arg VARIANT=cuda .       runs on a GPU (the NVIDIA container toolkit)
 # ... --build-arg MODELS=default, or hub ids with spaces between them: models inside the image
 ARG PYTHON=3.11.13-slim-bookworm
@@ -13,13 +13,14 @@ ENV PATH=/opt/resispec/bin:$PATH \
 # What rarely changes, in layers of its own: a new version of the server moves megabytes, not gigabytes.
 FROM base AS dependencies
 ARG VARIANT=cpu
-# Builds for CPUs only are on PyTorch's own index; the usual build for Linux brings the CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# The usual build of PyTorch for Linux brings the CUDA libraries. An index that has builds for CPUs only
+# (PyTorch's own is one) makes the CPU image some gigabytes smaller.
+ARG TORCH_INDEX=""
 WORKDIR /src
 COPY constraints.txt ./
 RUN python -m venv /opt/resispec \
     && case "$VARIANT" in \
-        cpu) pip install -c constraints.txt --extra-index-url "$TORCH_INDEX" torch ;; \
+        cpu) pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch ;; \
         cuda) pip install -c constraints.txt torch ;; \
         *) echo "VARIANT is cpu or cuda, not '$VARIANT'" >&2; exit 1 ;; \
     esac

@@ -93,7 +93,7 @@ def follow(root: CleanRoot, name: str, rest: str, stage: Stage) -> Stage:
 
 
 def local_wheels(values: dict[str, str]) -> dict[str, str]:
-    """Instead of PyTorch's own index, the folders with wheels of this machine, if they have it."""
+    """Instead of an index of CPU builds, the folders with wheels of this machine, if they have it."""
     folders = wheel_folders()
     if "TORCH_INDEX" in values and any(list(Path(folder).glob("torch-*+cpu-*.whl")) for folder in folders):
         return {"TORCH_INDEX": "file:///nowhere", "PIP_FIND_LINKS": " ".join(folders)}
