@@ -93,6 +93,9 @@ class Metrics:
         self._drafts = counter("spec_decode_num_drafts", "Trees verified.", "verifier")
         self._draft_tokens = counter("spec_decode_num_draft_tokens", "Candidates verified.", "verifier")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Candidates kept.", "verifier")
+        self._exact = self._gauge(
+            "verifier_exact", "1 if the verifier keeps the target's law, 0 if not.", "verifier"
+        )
         self._proposed_per_pos = counter(
             "spec_decode_num_drafts_per_pos", "Trees with candidates at this depth.", "verifier", "position"
         )
@@ -154,6 +157,7 @@ class Metrics:
 
     def _observe_speculation(self, part: SpeculationStats) -> None:
         labels = (self._model, part.verifier)
+        self._exact.labels(*labels).set(part.exact)
         self._drafts.labels(*labels).inc(part.num_drafts)
         self._draft_tokens.labels(*labels).inc(part.num_draft_tokens)
         self._accepted.labels(*labels).inc(sum(part.accepted))

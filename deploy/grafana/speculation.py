@@ -79,6 +79,11 @@ def speculation() -> list[Panel | Row]:
             {"{{verifier}}": ratio(KEPT, DRAFTED, "verifier")},
             "percentunit",
         ),
+        lines(
+            "Exactness",
+            "Of the verifiers in use. 1: keeps the target's law; 0: does not, and its answers say so.",
+            {"{{verifier}}": f"min by (verifier) ({series('verifier_exact')})"},
+        ),
         row("Work"),
         lines(
             "Draft tokens",

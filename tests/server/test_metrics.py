@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from resispec.engine.outputs import (
     FinishedStats,
     FinishReason,
     RequestMetrics,
+    SpeculationMetrics,
     SpeculationStats,
     StepStats,
     Usage,
 )
 from resispec.server.metrics import Metrics
+from resispec.server.report import metrics_body
 
 TIMES = RequestMetrics(1.0, 2.0, 3.0, 40.0, 43.0, 1.0, 500.0, 0)
 STATS = StepStats(
@@ -97,6 +100,7 @@ def test_a_step_is_counted(metrics):
         "request_prefill_time_seconds_sum,model=m": 4 * 0.002,
         "request_decode_time_seconds_sum,model=m": 4 * 0.04,
         "step_seconds_sum,model=m,phase=verify": 0.02,
+        "verifier_exact,model=m,verifier=resispec": 1,
         "spec_decode_num_drafts_total,model=m,verifier=resispec": 4,
         "spec_decode_num_draft_tokens_total,model=m,verifier=resispec": 18,
         "spec_decode_num_accepted_tokens_total,model=m,verifier=resispec": 4,
@@ -112,6 +116,18 @@ def test_a_step_is_counted(metrics):
     }
     for name, value in expected.items():
         assert got[f"resispec_{name}"] == pytest.approx(value), name
+
+
+def test_an_inexact_verifier_is_labelled(metrics):
+    [part] = STATS.speculation
+    inexact = replace(part, verifier="resispec-paper", exact=False)
+    metrics.observe_step(replace(STATS, speculation=(part, inexact)))
+    got = samples(metrics)
+    assert got["resispec_verifier_exact,model=m,verifier=resispec"] == 1
+    assert got["resispec_verifier_exact,model=m,verifier=resispec-paper"] == 0
+    speculation = SpeculationMetrics("resispec-paper", exact=False)
+    body = metrics_body([replace(TIMES, speculation=speculation)], 3)
+    assert json.loads(body.model_dump_json())["speculative_decoding"]["exact"] is False
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
