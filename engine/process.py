@@ -101,11 +101,13 @@ class EngineProcess:
         self._closing = False
         self._streams: dict[str, OutputStream] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
-        # Sending blocks while the engine is in a step and the pipe is full, so a thread does it.
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._send_all, name="engine-sender", daemon=True).start()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(connection.fileno(), self._receive)
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Both directions block: sending while the engine is in a step and the pipe is full, receiving in
+        # the middle of a message. The loop must not watch the pipe itself: uvloop would make it
+        # non-blocking, for both, and a message that does not fit into it would be cut short.
+        for work, name in ((self._send_all, "engine-sender"), (self._receive_all, "engine-receiver")):
+            threading.Thread(target=work, name=name, daemon=True).start()
 
     @classmethod
     async def start(cls, config: EngineConfig) -> EngineProcess:
@@ -165,6 +167,7 @@ class EngineProcess:
         await asyncio.to_thread(self._process.join, _CLOSE_TIMEOUT)
         if self._process.is_alive():
             self._process.kill()
+            await asyncio.to_thread(self._process.join)
         self._lost()
 
     def _abort(self, request_id: str) -> None:
@@ -180,12 +183,15 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 self._connection.send(message)
 
-    def _receive(self) -> None:
-        try:
-            while self._connection.poll():
-                self._dispatch(self._connection.recv())
-        except (EOFError, OSError):
-            self._lost()
+    def _receive_all(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            while True:
+                try:
+                    message = self._connection.recv()
+                except (EOFError, OSError):
+                    self._loop.call_soon_threadsafe(self._lost)
+                    return
+                self._loop.call_soon_threadsafe(self._dispatch, message)
 
     def _dispatch(self, message: StepResult | Rejected) -> None:
         if isinstance(message, Rejected):
@@ -208,7 +214,6 @@ class EngineProcess:
         if not self._healthy:
             return
         self._healthy = False
-        self._loop.remove_reader(self._connection.fileno())
         self._outbox.put(None)
         self._connection.close()
         for request_id in list(self._streams):

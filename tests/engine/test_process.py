@@ -1,0 +1,105 @@
+"""The engine seen through its pipe, by a loop of either kind; the other end is played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from resispec.engine.outputs import (
+    EngineInfo,
+    FinishReason,
+    RequestOutput,
+    StepResult,
+    StepStats,
+    Usage,
+)
+from resispec.engine.process import Close, EngineProcess
+from resispec.engine.request import Request
+
+HUGE = 1 << 20  # tokens, or characters: more than a pipe holds
+
+
+class Child:
+    """Stands in for the engine's process: a thread at the other end of the pipe."""
+
+    exitcode = 0
+
+    def __init__(self, connection: Connection, dies: bool = False) -> None:
+        self.connection = connection
+        self.dies = dies  # in the middle of its first answer
+        self.received: list[Any] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        time.sleep(0.3)  # in a step, while the pipe fills up
+        while not isinstance(message := self.connection.recv(), Close):
+            self.received.append(message)
+            if self.dies:
+                os.write(self.connection.fileno(), struct.pack("!i", 100) + b"half")
+                break
+            output = RequestOutput(
+                message.request_id, "x" * HUGE, (), Usage(HUGE, 1), finish_reason=FinishReason.STOP
+            )
+            self.connection.send(StepResult((output,), StepStats()))
+        self.connection.close()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_messages_larger_than_the_pipe_arrive_whole(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = Child(theirs)
+    requests = [Request(str(index), tuple(range(index, HUGE))) for index in range(3)]
+
+    async def answer(client: EngineProcess, request: Request) -> list[RequestOutput]:
+        return [output async for output in client.generate(request)]
+
+    async def run() -> tuple[list[list[RequestOutput]], bool]:
+        client = EngineProcess(child, ours, cast(EngineInfo, None))
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*(answer(client, request) for request in requests))
+        healthy = client.healthy
+        await client.close()
+        return answers, healthy
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        answers, healthy = runner.run(run())
+    assert child.received == requests
+    assert [[len(output.text) for output in outputs] for outputs in answers] == [[HUGE]] * 3
+    assert all(outputs[-1].finish_reason is FinishReason.STOP for outputs in answers)
+    assert healthy
+    assert not child.is_alive()
+
+
+def test_the_end_of_the_engine_ends_what_is_open() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = Child(theirs, dies=True)
+
+    async def run() -> list[RequestOutput]:
+        client = EngineProcess(child, ours, cast(EngineInfo, None))
+        outputs = [output async for output in client.generate(Request("a", (1, 2)))]
+        assert not client.healthy
+        await client.close()
+        return outputs
+
+    with asyncio.Runner() as runner:
+        outputs = runner.run(asyncio.wait_for(run(), 30))
+    assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
