@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,15 +17,13 @@ from ..request import SamplingParams
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import target_law
 from ..tree import Level, plan_shape
-from ..verifiers.base import AnyVerifier, Proposal, TargetLaw
-from ..verifiers.masses import split
+from ..verifiers.base import AnyVerifier, TargetLaw
 from ..verifiers.table import VERIFIERS
-from .ceiling import ceiling
 from .laws import Positions
 from .node import turns
-from .proposals import Source
+from .position_draws import PositionDraws, ceilings, every_draw, renumber
 
-_PROPOSALS = 32  # drawn at each position
+_PROPOSALS = 32  # drawn at each position, where a node has several draws; of one draw all tokens are seen
 _CHUNK = 16  # positions at a time
 
 
@@ -73,57 +71,52 @@ class Tally:
 
     def _add_chunk(self, law: TargetLaw, draft: Tensor, vocab_ids: Tensor | None) -> None:
         count = len(law.total)
-        repeated = torch.arange(count, device=draft.device).repeat_interleave(_PROPOSALS)
-        logits = draft[repeated]
         for children in self._children:
-            uniforms = self._uniforms(count, children).to(draft.device)
-            made: dict[Drawing, tuple[TargetLaw, Proposal, list[float]]] = {}
+            made: dict[Drawing, tuple[PositionDraws, list[float]]] = {}
             for name, verifier in VERIFIERS.items():
                 level = level_for(verifier, children)
                 if level is None:
                     continue
                 drawing = verifier.drawing
                 if drawing not in made:
-                    proposal = self._propose(logits, level, drawing, uniforms, vocab_ids)
-                    laws, proposal = _renumber(law, proposal)
-                    made[drawing] = laws, proposal, _ceilings(laws, proposal, drawing)
-                laws, proposal, bounds = made[drawing]
-                chance = turns(verifier, laws, proposal).chance
-                kept = 1 - (1 - chance).prod(dim=1).view(count, _PROPOSALS).mean(dim=1)
-                self._kept.setdefault((name, children), []).extend(kept.tolist())
+                    drawn = self._draw(law, draft, vocab_ids, level, drawing)
+                    made[drawing] = drawn, ceilings(drawn, drawing)
+                drawn, bounds = made[drawing]
+                chance = turns(verifier, drawn.law, drawn.proposal).chance
+                kept = (1 - (1 - chance).prod(dim=1)).view(count, -1) * drawn.weight
+                self._kept.setdefault((name, children), []).extend(kept.sum(dim=1).tolist())
                 self._ceilings.setdefault((name, children), []).extend(bounds)
 
-    def _uniforms(self, count: int, children: int) -> Tensor:
-        """[count * proposals, children]: in each slot, one in every stratum of equal size at a position.
-
-        Each is uniform and a proposal's are independent, so means are right; they just vary less.
-        """
-        shape = (count, _PROPOSALS, children)
-        order = torch.rand(shape, generator=self._generator, dtype=torch.float64).argsort(dim=1)
-        within = torch.rand(shape, generator=self._generator, dtype=torch.float64)
-        return ((order + within) / _PROPOSALS).clamp(max=1 - 2.0**-53).flatten(0, 1)
-
-    def _propose(
-        self,
-        logits: Tensor,
-        level: Level,
-        drawing: Drawing,
-        uniforms: Tensor,
-        vocab_ids: Tensor | None,
-    ) -> Proposal:
+    def _draw(
+        self, law: TargetLaw, draft: Tensor, vocab_ids: Tensor | None, level: Level, drawing: Drawing
+    ) -> PositionDraws:
+        copies = _PROPOSALS if level.num_tail > 1 else 1
+        logits = draft.repeat_interleave(copies, dim=0)
         ones = torch.ones(len(logits), dtype=torch.int64, device=logits.device)
-        return propose(
+        proposal, _ = propose(
             logits,
             ones * self._temperature,
             ones * level.num_head,
             ones * level.num_tail,
             level.num_children,
             TAIL_TOKENS,
-            uniforms,
+            self._uniforms(len(draft), copies, level.num_children).to(draft.device),
             vocab_ids,
             max_tail=level.num_tail,
             drawing=drawing,
-        )[0]
+        )
+        drawn = renumber(law, proposal, copies)
+        return drawn if copies > 1 else every_draw(drawn)
+
+    def _uniforms(self, count: int, copies: int, children: int) -> Tensor:
+        """[count * copies, children]: in each slot, one in every stratum of equal size at a position.
+
+        Each is uniform and a proposal's are independent, so means are right; they just vary less.
+        """
+        shape = (count, copies, children)
+        order = torch.rand(shape, generator=self._generator, dtype=torch.float64).argsort(dim=1)
+        within = torch.rand(shape, generator=self._generator, dtype=torch.float64)
+        return ((order + within) / copies).clamp(max=1 - 2.0**-53).flatten(0, 1)
 
     def rows(self) -> list[Row]:
         result = []
@@ -147,45 +140,3 @@ class Tally:
                 )
             )
         return result
-
-
-def _renumber(law: TargetLaw, proposal: Proposal) -> tuple[TargetLaw, Proposal]:
-    """The same nodes over a small vocabulary: head and tail's tokens, and one token for all others.
-
-    law: of each position; proposal: several of each. No rule sees any difference, and rows are short.
-    """
-    firsts = proposal.rows(torch.arange(0, len(proposal.tokens), _PROPOSALS, device=law.total.device))
-    masses = split(law, firsts)
-    slots, width = proposal.tokens.shape[1], proposal.tail_ids.shape[1]
-    p = torch.cat([masses.head, masses.tail, masses.outside[:, None]], dim=1)
-    p = p.repeat_interleave(_PROPOSALS, dim=0)
-    slot = torch.arange(slots, device=p.device)
-    in_head = slot < proposal.num_head[:, None]
-    tokens = torch.where(in_head, slot, slots + proposal.tail_index)
-    places = torch.arange(width, device=p.device).expand(len(p), -1)
-    return TargetLaw(p, p.sum(dim=1)), replace(
-        proposal,
-        tokens=torch.where(proposal.tokens >= 0, tokens, -1),
-        tail_ids=slots + places,
-    )
-
-
-def _ceilings(laws: TargetLaw, proposal: Proposal, drawing: Drawing) -> list[float]:
-    """Of every position whose bound can be found."""
-    rows = range(0, len(laws.total), _PROPOSALS)
-    bounds = [ceiling(_source(laws, proposal, row, drawing)) for row in rows]
-    return [bound for bound in bounds if bound is not None]
-
-
-def _source(laws: TargetLaw, proposal: Proposal, row: int, drawing: Drawing) -> Source:
-    """A row's candidates, as the ceiling wants them."""
-    used = proposal.tail_probs[row] > 0
-    num_head = int(proposal.num_head[row])
-    return Source(
-        p=(laws.weights[row].double() / laws.total[row]).cpu(),
-        head=tuple(proposal.tokens[row, :num_head].tolist()),
-        support=tuple(proposal.tail_ids[row][used].tolist()),
-        q=tuple(proposal.tail_probs[row][used].tolist()),
-        num_tail=int(proposal.num_tail[row]),
-        drawing=drawing,
-    )
