@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 
 from .drawing import Drawing
 
-_LEVEL_NODES = 4  # fewer candidates make one level less, not thinner levels
 _EXPANDED = 2  # nodes of a level that get children
 
 
@@ -93,21 +92,24 @@ def plan_shape(
 ) -> TreeShape:
     """A tree of at most ``max_nodes`` candidates and ``max_depth`` levels.
 
-    A level gets about four candidates: the root's children first, then two for each of the two most
-    likely nodes of the level above. The last child of a node is a tail draw, the others are the draft's
-    top tokens; where ``drawing`` has no chosen children, all are draws, and under greedy decoding all are
-    top tokens. A chain has one candidate a level. docs/trees.md has the figures behind it.
+    Few candidates make a chain; more make levels of about the same size, of which the two most likely
+    nodes get children. The last child of a node is a tail draw, the others are the draft's top tokens;
+    where ``drawing`` has no chosen children, all are draws, and under greedy decoding all are top
+    tokens. A `Drawing.CHAIN` has one candidate a level. docs/trees.md has the figures behind it.
     """
     if drawing is Drawing.CHAIN:
         level = Level(1, 1, 0) if greedy else Level(1, 0, 1)
         return TreeShape((level,) * min(max_nodes, max_depth), drawing, shares_nodes)
-    depth = min(max_depth, max(1, max_nodes // _LEVEL_NODES))
+    # Between a chain and pairs on every level: pairs on fewer levels.
+    depth = max_nodes // 2 if max_depth < max_nodes < 2 * max_depth else min(max_depth, max_nodes)
     levels: list[Level] = []
     left = max_nodes
     for remaining in range(depth, 0, -1):
-        nodes = -(-left // remaining)
-        expand = min(_EXPANDED, levels[-1].num_nodes, nodes) if levels else 1
-        children = nodes // expand
+        expand = min(_EXPANDED, levels[-1].num_nodes) if levels else 1
+        share = -(-left // remaining) if levels else left // remaining
+        children = max(1, min(-(-share // expand), left // expand))
+        if expand * children > left:  # one candidate is left for two nodes
+            expand = left
         num_tail = children if drawing is not Drawing.HEAD_AND_TAIL else 1
         num_tail = 0 if greedy else num_tail
         levels.append(Level(expand, children - num_tail, num_tail))
