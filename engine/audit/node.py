@@ -14,12 +14,13 @@ from ..verifiers.joint import JointTrials
 from ..verifiers.resispec import solve
 from ..verifiers.resispec_tree import ResiSpecTreeVerifier
 from ..verifiers.trials import NodeRule, Trials
-from .proposals import Source, all_tuples, one_token_tuples
+from .proposals import Source, all_multisets, all_tuples, one_token_tuples
 
 # Rules whose test of a draw looks at no other draw: tuples of one token each show every test there is.
 _BY_TOKEN = frozenset({"resispec", "resispec-tree", "specinfer", "spectr", "block"})
-_FEW_TUPLES = 1 << 12  # up to here these too are enumerated tuple by tuple
-_MOST_TUPLES = 1 << 20
+_BY_MULTISET = frozenset({"target"})  # and these do not look at the order of draws
+_FEW_TUPLES = 1 << 12  # up to here all are enumerated tuple by tuple
+_MOST_TUPLES = 1 << 18
 
 
 class TooManyError(Exception):
@@ -46,10 +47,12 @@ def node_law(verifier: AnyVerifier, node: Source) -> NodeLaw:
     """By enumeration. Raises TooManyError."""
     if node.num_tuples > _FEW_TUPLES and verifier.name in _BY_TOKEN:
         return _law_by_token(verifier, node)
-    if node.num_tuples > _MOST_TUPLES:
-        raise TooManyError(f"{node.num_tuples} proposals; {_MOST_TUPLES} are the most that are enumerated")
+    by_multiset = node.num_tuples > _FEW_TUPLES and verifier.name in _BY_MULTISET
+    number = node.num_multisets if by_multiset else node.num_tuples
+    if number > _MOST_TUPLES:
+        raise TooManyError(f"{number} proposals; {_MOST_TUPLES} are the most that are enumerated")
     kept, corrected = torch.zeros_like(node.p), torch.zeros_like(node.p)
-    for drawn in all_tuples(node):
+    for drawn in all_multisets(node) if by_multiset else all_tuples(node):
         taken = turns(verifier, drawn.law, drawn.proposal)
         reach = pad((1 - taken.chance).cumprod(dim=1), (1, 0), value=1.0) * drawn.weight[:, None]
         tokens = drawn.proposal.tokens.gather(1, taken.slot).clamp(min=0)

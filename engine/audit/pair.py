@@ -6,6 +6,7 @@ its children is kept is computed, not thrown, so that only the draws of the text
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -39,7 +40,12 @@ def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
     prompts = [list(prompt) for name in _PROMPT_SETS for prompt in encode_prompts(tokenizer, name)]
     per_prompt = -(-settings.positions // len(prompts))
     longest = max(len(prompt) for prompt in prompts) + per_prompt + 1
-    source = LawSource(config, target, draft, longest)
+    context = min(target.context, draft.context)
+    if longest > context:
+        raise ConfigError(
+            f"--positions {settings.positions} makes texts of {longest} tokens; the pair's context is {context}"
+        )
+    source = LawSource(replace(config, max_model_len=longest), target, draft, longest)
     console.print(f"sampling {len(prompts)} texts of {per_prompt + 1} tokens", style="dim")
     texts = source.sample(prompts, per_prompt + 1, settings.temperature, settings.seed)
     tally = Tally(settings.children, settings.temperature, settings.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ class Source:
         """Proposals that can be drawn."""
         size = len(self.support)
         return math.perm(size, self.num_tail) if self.distinct else size**self.num_tail
+
+    @property
+    def num_multisets(self) -> int:
+        """Proposals that differ in more than the order of independent draws."""
+        return math.comb(len(self.support) + self.num_tail - 1, self.num_tail) if self.num_tail else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,15 @@ def all_tuples(node: Source) -> Iterator[Drawn]:
         yield Drawn(*batch(node, torch.from_numpy(index)), _weights(node, index))
 
 
+def all_multisets(node: Source) -> Iterator[Drawn]:
+    """Every multiset of independent draws, as its sorted tuple, in batches."""
+    multisets = itertools.combinations_with_replacement(range(len(node.support)), node.num_tail)
+    while part := list(itertools.islice(multisets, _ROWS)):
+        index = np.asarray(part, dtype=np.int64).reshape(len(part), node.num_tail)
+        orders = torch.tensor([_orders(draws) for draws in part], dtype=torch.float64)
+        yield Drawn(*batch(node, torch.from_numpy(index)), _weights(node, index) * orders)
+
+
 def one_token_tuples(node: Source) -> Drawn:
     """For each token of the tail's law, the tuple of this token alone. The weights are ``q``."""
     size = len(node.support) if node.num_tail else 1
@@ -109,6 +124,11 @@ def batch(node: Source, index: Tensor) -> tuple[TargetLaw, Proposal]:
         drawings=frozenset({node.drawing}),
     )
     return TargetLaw(p, p.sum(dim=1)), proposal
+
+
+def _orders(draws: Sequence[int]) -> int:
+    """In how many orders a multiset can be drawn."""
+    return math.factorial(len(draws)) // math.prod(math.factorial(n) for n in Counter(draws).values())
 
 
 def _weights(node: Source, index: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Tensor:

@@ -83,9 +83,9 @@ def test_trees_against_an_independent_implementation(tmp_path: Path) -> None:
     assert worst_printed > 0.1
 
 
-def test_one_token_tuples_show_what_all_tuples_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_cuts_show_what_all_tuples_show(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(70)
-    for name in ("resispec", "resispec-tree", "specinfer", "spectr", "block"):
+    for name in ("resispec", "resispec-tree", "specinfer", "spectr", "block", "target"):
         for _ in range(10):
             p, q = rng.dirichlet([0.5] * 5), rng.dirichlet([1.0] * 5)
             node = source(Case(tuple(p), tuple(q), (1, 0), 3), VERIFIERS[name].drawing)
