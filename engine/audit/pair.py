@@ -43,7 +43,8 @@ def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
     context = min(target.context, draft.context)
     if longest > context:
         raise ConfigError(
-            f"--positions {settings.positions} makes texts of {longest} tokens; the pair's context is {context}"
+            f"--positions {settings.positions} makes texts of {longest} tokens, but the pair's context "
+            f"is {context}"
         )
     source = LawSource(replace(config, max_model_len=longest), target, draft, longest)
     console.print(f"sampling {len(prompts)} texts of {per_prompt + 1} tokens", style="dim")
