@@ -77,6 +77,7 @@ class Verification:
             laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
             weights = self._final_weights(laws.law, candidates, decided, end)
             bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
+            bad |= self._bad_in_view(expanded.bad, candidates)
         uniforms = torch.tensor(
             [owner.final for owner in self._owners], dtype=torch.float64, device=self._device
         )
@@ -155,6 +156,16 @@ class Verification:
         for row, (owner, first, count) in enumerate(candidates.test_slots):
             uniforms[row, :count] = self._owners[owner].tests[first : first + count]
         return torch.from_numpy(uniforms).to(self._device)
+
+    def _bad_in_view(self, bad: Tensor, candidates: Candidates) -> Tensor | bool:
+        """[R] bool: of rules that look at whole trees, those that saw a law that means nothing."""
+        names = {owner.verifier for owner in self._owners}
+        names = {name for name in names if isinstance(VERIFIERS[name], TreeVerifier)}
+        if not names:
+            return False
+        looks = torch.tensor([owner.verifier in names for owner in self._owners], device=self._device)
+        owners = torch.tensor(candidates.owners, device=self._device)
+        return looks & (torch.zeros(len(looks), device=self._device).index_add_(0, owners, bad.float()) > 0)
 
 
 def _bad_on_the_way(bad: Tensor, candidates: Candidates, roots: Tensor, end: Walk) -> Tensor:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from resispec.engine.build import LoadedDraft
 from resispec.engine.config import ConfigError
 from resispec.engine.request import Request, RequestError, SamplingParams, SpeculationParams
 from resispec.engine.verifiers.table import VERIFIERS
+from resispec.models.base import StepInputs, StepOutputs
+from resispec.models.causal import CausalModel
 
 
 @pytest.fixture
@@ -53,6 +57,33 @@ def test_no_step_failed(tiny: Any, engine: Any, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.ERROR):
         tiny.run(engine, [request(name, name) for name in VERIFIERS])
     assert not caplog.records
+
+
+@pytest.mark.parametrize(("verifier", "ends"), [("resispec", "length"), ("resispec-tree", "error")])
+def test_rules_over_whole_trees_need_numbers_in_them(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, verifier: str, ends: str
+) -> None:
+    """A law that means nothing may sway a rule over whole trees even where it is not kept."""
+    target = tiny.model(0)
+    engine = tiny.engine(target, LoadedDraft(256, model=tiny.model(7, num_hidden_layers=1)))
+    given = torch.tensor(
+        [5, 6, 7, *tiny.run(tiny.engine(tiny.model(0)), [greedy("plain", None)]).tokens["plain"]]
+    )
+    original = CausalModel.forward
+
+    def spoiling(self: CausalModel, inputs: StepInputs) -> StepOutputs:
+        outputs = original(self, inputs)
+        if self.model is not target:
+            return outputs
+        strange = ~torch.isin(inputs.token_ids[inputs.logits_index], given)
+        return replace(outputs, logits=outputs.logits.masked_fill(strange[:, None], float("nan")))
+
+    monkeypatch.setattr(CausalModel, "forward", spoiling)
+    assert tiny.run(engine, [greedy("a", verifier)]).last["a"].finish_reason == ends
+
+
+def greedy(name: str, verifier: str | None) -> Request:
+    return request(name, verifier, temperature=0.0)
 
 
 def test_an_inexact_verifier_needs_leave(tiny: Any) -> None:
