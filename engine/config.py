@@ -22,8 +22,8 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
     verifier: str = "resispec"
     allow_inexact: bool = False  # let requests choose verifiers that do not keep the target's law
-    max_tree_nodes: int = 12  # candidates per tree, the root not counted
-    max_tree_depth: int = 3  # drafted levels
+    max_tree_nodes: int = 4  # candidates per tree, the root not counted; docs/trees.md says why so few
+    max_tree_depth: int = 2  # drafted levels
     max_step_nodes: int | None = None  # candidates per step over all requests; None: by device
     prefix_caching: bool = True
     num_threads: int | None = None  # CPU threads of torch; None: physical cores

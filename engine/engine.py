@@ -192,8 +192,6 @@ class Engine:
             # The draft ran a kept candidate if it has a kept child; the last may not have been run.
             kept = max(0, len(slots) - 1) if self._runner.keeps_draft_rows else 0
             sequence.draft_rows = ran + kept
-        elif self._runner.drafts(item):
-            sequence.draft_rows = sequence.target_rows
         sequence.target_rows = ran + len(slots)
         sequence.token_ids += tokens
         self._declare(sequence, tokens)

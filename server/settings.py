@@ -144,13 +144,13 @@ class ServerSettings(BaseSettings):
         Field(
             ge=1,
             le=1024,
-            description="Candidates in a tree, the root not counted.",
+            description="Candidates in a tree, the root not counted. A GPU gains from more: 16, say.",
             json_schema_extra=SPECULATION,
         ),
-    ] = 12
+    ] = 4
     max_tree_depth: Annotated[
-        int, Field(ge=1, le=64, description="Drafted levels of a tree.", json_schema_extra=SPECULATION)
-    ] = 3
+        int, Field(ge=1, le=64, description="Drafted levels of a tree; 4, say, on a GPU.", json_schema_extra=SPECULATION)
+    ] = 2
     max_step_nodes: Annotated[
         int | None,
         Field(

@@ -74,6 +74,8 @@ def tiny_engine(
     **config: Any,
 ) -> Engine:
     loaded = LoadedTarget(target, tiny_tokenizer(), "tiny", context, num_ids, (EOS,), {})
+    # Larger trees than one is served with, so that every test has depth and breadth to go wrong in.
+    config = {"max_tree_nodes": 12, "max_tree_depth": 3, **config}
     return assemble(EngineConfig("tiny", draft="tiny" if draft else None, **config), loaded, draft)
 
 
