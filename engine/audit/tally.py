@@ -24,7 +24,7 @@ from .node import turns
 from .position_draws import PositionDraws, ceilings, every_draw, renumber
 
 _PROPOSALS = 32  # drawn at each position, where a node has several draws; of one draw all tokens are seen
-_CHUNK = 16  # positions at a time
+_CHUNK = 4  # positions at a time
 
 
 @dataclass(frozen=True, slots=True)
