@@ -27,7 +27,7 @@ from .scheduler import Scheduler, SchedulerConfig
 from .verifiers.table import VERIFIERS, get, refused
 
 # Candidates a step verifies at little extra cost, all requests together: a CPU is soon busy with them.
-_STEP_NODES = {"cpu": 16, "cuda": 256}
+_STEP_NODES = {"cpu": 8, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)

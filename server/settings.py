@@ -156,7 +156,7 @@ class ServerSettings(BaseSettings):
         Field(
             ge=1,
             description="Candidates in one step, shared by the requests without a seed. "
-            "Unset: 16 on a CPU, 256 on a GPU.",
+            "Unset: 8 on a CPU, 256 on a GPU.",
             json_schema_extra=SPECULATION,
         ),
     ] = None
