@@ -149,7 +149,13 @@ class ServerSettings(BaseSettings):
         ),
     ] = 4
     max_tree_depth: Annotated[
-        int, Field(ge=1, le=64, description="Drafted levels of a tree; 4, say, on a GPU.", json_schema_extra=SPECULATION)
+        int,
+        Field(
+            ge=1,
+            le=64,
+            description="Drafted levels of a tree; 4, say, on a GPU.",
+            json_schema_extra=SPECULATION,
+        ),
     ] = 2
     max_step_nodes: Annotated[
         int | None,
