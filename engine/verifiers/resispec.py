@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..drawing import Drawing
 from .base import Decision, Proposal, TargetLaw
@@ -62,7 +63,7 @@ def solve(law: TargetLaw, proposal: Proposal) -> tuple[Masses, Thresholds]:
     return masses, solve_thresholds(
         masses.tail,
         proposal.tail_probs,
-        masses.head.cumsum(1)[:, -1],
+        pad(masses.head.cumsum(1), (1, 0))[:, -1],  # of no slots: 0
         masses.outside,
         proposal.num_tail,
         max_tail(proposal),
