@@ -20,14 +20,26 @@ ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": tr
 STEP_KEYWORD = "resispec_step"
 
 
-class StepContext:
-    """One step on its way through a model: what its cache and its attention need to know.
-
-    Duck-types the part of transformers' `Cache` that decoders use. Masks are made once per step and
-    per sliding window, not once per layer.
-    """
+class CacheShape:
+    """What decoders ask of transformers' `Cache` beside `update`: it looks empty, positions are given."""
 
     is_compileable = False
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return 0
+
+    def get_query_offset(self, layer: int = 0) -> int:
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
+        return query_length, 0
+
+
+class StepContext(CacheShape):
+    """One step on its way through a model: what its cache and its attention need to know.
+
+    Masks are made once per step and per sliding window, not once per layer.
+    """
 
     def __init__(self, memory: KVMemory, inputs: StepInputs) -> None:
         self.memory = memory
@@ -38,15 +50,6 @@ class StepContext:
         """Write the step's keys and values ([1, kv heads, N, dim]) to their rows."""
         self.memory.write(layer, self.inputs.rows, keys[0].transpose(0, 1), values[0].transpose(0, 1))
         return keys, values
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return 0
-
-    def get_query_offset(self, layer: int = 0) -> int:
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
-        return query_length, 0
 
     def bias(self, index: int, window: int | None, groups: int) -> Tensor | None:
         """Additive mask of segment ``index``, query groups folded: [groups * length, kv_length]."""

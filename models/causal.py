@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import ATTENTION_NAME, STEP_KEYWORD, StepContext, register_attention
+from .attention import ATTENTION_NAME, STEP_KEYWORD, CacheShape, StepContext, register_attention
 from .base import ModelError, Segment, StepInputs, StepOutputs
 from .kv import KVGeometry, KVMemory
 from .pack import pack_linears
@@ -25,10 +25,8 @@ def chunk_inputs(token_ids: list[int], start: int, device: torch.device, kv_star
     )
 
 
-class _GeometryProbe:
+class _GeometryProbe(CacheShape):
     """A stand-in for a KV memory that notes what a model writes to it."""
-
-    is_compileable = False
 
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[int, int, int]] = {}
@@ -36,15 +34,6 @@ class _GeometryProbe:
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.shapes[layer] = (keys.shape[1], keys.shape[3], values.shape[3])
         return keys, values
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return 0
-
-    def get_query_offset(self, layer: int = 0) -> int:
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer: int = 0) -> tuple[int, int]:
-        return query_length, 0
 
 
 @torch.inference_mode()
