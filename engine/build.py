@@ -71,6 +71,8 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
     keep_hidden = draft is not None and draft.head is not None
     bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
     bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
+    if draft is not None:
+        _check_window(config, model, draft.model)
     tree_nodes = config.max_tree_nodes if draft is not None else 0
     plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
 
@@ -140,6 +142,18 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         notes=notes,
     )
     return Engine(info, target.tokenizer, kv, scheduler, runner)
+
+
+def _check_window(config: EngineConfig, *models: Any) -> None:
+    """The attention's windows go by rows, which holds for trees less deep than the window is wide."""
+    for model in models:
+        window = getattr(model.config, "sliding_window", None) if model is not None else None
+        if window is not None and window <= config.max_tree_depth:
+            raise ConfigError(
+                f"max_tree_depth is {config.max_tree_depth}, but {type(model).__name__} has a sliding window "
+                f"of {window} tokens; use a depth below that",
+                "max_tree_depth",
+            )
 
 
 def _check_config(config: EngineConfig) -> None:

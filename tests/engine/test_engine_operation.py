@@ -198,6 +198,14 @@ def test_a_configuration_that_cannot_work_is_refused(tiny: Any, config: dict[str
     assert caught.value.setting == setting
 
 
+def test_a_tree_as_deep_as_a_sliding_window_is_wide_is_refused(tiny: Any) -> None:
+    model = tiny.model(0, "mistral", sliding_window=12)
+    with pytest.raises(ConfigError, match="sliding window of 12") as caught:
+        tiny.engine(model, same_draft(tiny), max_tree_depth=12)
+    assert caught.value.setting == "max_tree_depth"
+    tiny.engine(tiny.model(0, "mistral", sliding_window=12), same_draft(tiny), max_tree_depth=11)
+
+
 def test_a_small_memory_shortens_the_context_and_says_so(tiny: Any) -> None:
     per_row = tiny.engine(tiny.model(0)).info.kv_bytes_per_row
     engine = tiny.engine(tiny.model(0), kv_memory=per_row * 160)
