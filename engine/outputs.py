@@ -127,7 +127,7 @@ class StepStats:
     speculation: tuple[SpeculationStats, ...] = ()
     speculation_off: tuple[tuple[str, int], ...] = ()  # (reason, requests stepped without a tree)
     residual_underflow: int = 0
-    phase_seconds: tuple[tuple[str, float], ...] = ()  # schedule, draft, verify, sample, commit, detokenize
+    phase_seconds: tuple[tuple[str, float], ...] = ()  # schedule, draft, verify, sample, commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,6 @@ class Verification:
             end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
             laws = self._laws(logits[roots], range(len(self._owners)), batch.path[roots])
             weights, bad = laws.law.weights.double(), laws.bad
-            decided = None
         else:
             expanded = self._laws(logits[candidates.nodes], candidates.owners, batch.path[candidates.nodes])
             decided = self._decide(expanded.law, candidates)
