@@ -13,7 +13,7 @@ from .errors import ApiError, invalid
 class Abortable(Protocol):
     """Work in progress that can be ended early, its clients still getting a proper end."""
 
-    def abort(self) -> None: ...
+    def abort(self, reason: str) -> None: ...
 
 
 class Admission:
@@ -67,8 +67,9 @@ class Admission:
         self._drain_seconds = drain_seconds
 
     def abort_all(self) -> None:
+        """End what is running now, for the reason that the server is going down."""
         for work in tuple(self._work):
-            work.abort()
+            work.abort("server_shutdown")
 
     async def wait_idle(self, seconds: float) -> bool:
         """Whether nothing is in flight any more, waiting for at most ``seconds``."""

@@ -8,22 +8,30 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from resispec.engine.client import EngineClient
+from resispec.engine.config import ConfigError
 
 from . import errors
 from .admission import Admission
+from .keys import KeyFileError, KeyRing
 from .lifecycle import Lifecycle
+from .limits import KeyLimits
+from .load import Load
 from .metrics import Metrics
 from .middleware import ApiKeys, BodyLimit, RequestLog
 from .prompts import Prompts, Tokenizer
-from .routes import chat, completions, health, models
+from .routes import chat, completions, health, models, tokenize
 from .settings import ServerSettings
 from .state import AppState
 
 
 def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> FastAPI:
-    """The HTTP interface of ``client``. Does not close ``client``: who started it does."""
+    """The HTTP interface of ``client``. Does not close ``client``: who started it does.
+
+    Raises ConfigError for a key file that cannot be read.
+    """
     state = _create_state(client, tokenizer, settings)
 
     @asynccontextmanager
@@ -34,15 +42,32 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     app = FastAPI(title="ResiSpec", version=state.version, lifespan=lifespan)
     app.state.resispec = state
     client.on_stats(state.metrics.observe_step)
+    client.on_stats(state.load.observe_step)
     errors.install(app)
-    for resource in (completions, chat, models, health):
+    for resource in (completions, chat, tokenize, models, health):
         app.include_router(resource.router)
     # The last one added is the outermost: every answer has an id and a log line, refused ones too.
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_bytes))
-    if settings.api_key:
-        app.add_middleware(ApiKeys, keys=[key.get_secret_value() for key in settings.api_key])
+    if state.keys.required:
+        app.add_middleware(ApiKeys, ring=state.keys)
+    if settings.cors_origin:
+        # Outside the keys: browsers send none when they ask what is allowed.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
     app.add_middleware(RequestLog, on_failure=state.metrics.failed)
     return app
+
+
+def _key_ring(settings: ServerSettings) -> KeyRing:
+    try:
+        return KeyRing([key.get_secret_value() for key in settings.api_key], settings.api_key_file)
+    except KeyFileError as exc:
+        raise ConfigError(f"api_key_file: {exc}", "api_key_file") from exc
 
 
 def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> AppState:
@@ -55,6 +80,13 @@ def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSe
         prompts=Prompts(tokenizer, info.vocab_size),
         settings=settings,
         admission=admission,
+        keys=_key_ring(settings),
+        limits=KeyLimits(
+            settings.key_requests_per_minute,
+            settings.key_tokens_per_minute,
+            settings.key_concurrent_requests,
+        ),
+        load=Load(admission),
         lifecycle=Lifecycle(client, admission, settings.drain_timeout),
         metrics=metrics,
         version=release,

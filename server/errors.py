@@ -67,8 +67,10 @@ def error_body(
 def from_validation(exc: RequestValidationError) -> ApiError:
     """The first fault that the schema found, as a 400 that names the field and its value."""
     error = exc.errors()[0]
-    # The location starts with "body"; names of union branches and validators are no field of the user's.
-    path = [part for part in error["loc"][1:] if isinstance(part, int) or part.isidentifier()]
+    where, *path = error["loc"]
+    if where == "body":
+        # Names of union branches and validators are no field of the user's.
+        path = [part for part in path if isinstance(part, int) or part.isidentifier()]
     if error["type"] == "json_invalid":
         return invalid(None, f"The body is not valid JSON: {error.get('ctx', {}).get('error', 'malformed')}")
     if not path:

@@ -22,8 +22,8 @@ class Generation:
     def __init__(self, client: EngineClient, requests: Sequence[Request]) -> None:
         self._client = client
         self._requests = requests
-        # News of a choice; None: it was aborted here.
-        self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+        # News of a choice; a text: why it was aborted here.
+        self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | str]] = asyncio.Queue()
         self._pumps: list[asyncio.Task[None]] = []
         self.usages = [Usage(len(request.prompt_token_ids), 0) for request in requests]
         self.metrics: dict[int, RequestMetrics] = {}
@@ -54,9 +54,9 @@ class Generation:
                 raise news
             if index in self.finish_reasons:
                 continue  # aborted after its last output
-            if news is None:
+            if isinstance(news, str):
                 request_id = self._requests[index].request_id
-                news = RequestOutput(request_id, "", (), self.usages[index], FinishReason.ABORT)
+                news = RequestOutput(request_id, "", (), self.usages[index], FinishReason.ABORT, news)
             if news.finish_reason is FinishReason.ERROR:
                 raise ApiError(500, news.error or "The engine failed on this request", code="engine_error")
             self.usages[index] = news.usage
@@ -66,12 +66,15 @@ class Generation:
                 self.finish_reasons[index] = news.finish_reason
             yield index, news
 
-    def abort(self) -> None:
-        """End every unfinished sequence with ``FinishReason.ABORT``, what it delivered kept."""
+    def abort(self, reason: str) -> None:
+        """End every unfinished sequence with ``FinishReason.ABORT``, what it delivered kept.
+
+        reason: what its ``stop_reason`` says.
+        """
         for index, pump in enumerate(self._pumps):
             if not pump.done():
                 pump.cancel()
-                self._news.put_nowait((index, None))
+                self._news.put_nowait((index, reason))
 
     async def aclose(self) -> None:
         """Stop everything; returns when the engine has been told. Idempotent."""

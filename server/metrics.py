@@ -23,7 +23,13 @@ REQUEST_BUCKETS = _decades((1, 2.5, 5), range(-3, 3))
 PHASE_BUCKETS = _decades((1, 2, 5), range(-4, 1))
 COUNT_BUCKETS = tuple(1 << power for power in range(13))
 
-_REFUSALS = {400: "bad_request", 401: "unauthorized", 404: "not_found", 413: "too_large"}  # by status
+_REFUSALS = {  # by status
+    400: "bad_request",
+    401: "unauthorized",
+    404: "not_found",
+    413: "too_large",
+    429: "rate_limited",
+}
 
 
 def _tree_buckets(most: int) -> tuple[int, ...]:

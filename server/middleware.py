@@ -5,31 +5,32 @@ Plain ASGI, because a wrapper that buffers would delay streams and hide disconne
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error
+from .keys import KeyRing
 from .logging import log_fields
 
 logger = logging.getLogger(__name__)
 
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
+PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/load"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestLog:
     """Gives each request an id (the client's ``X-Request-Id`` if it is a plain word) and a log line.
 
-    Routes add to the line through ``request.state.log``, a dict. A crash becomes a 500 with an OpenAI
-    body. on_failure: told the status of refused requests, and 500 for a crash.
+    Routes add to the line through ``request.state.log``, a dict; ``request.state.arrived`` is when
+    it came, in `time.monotonic` seconds. A crash becomes a 500 with an OpenAI body.
+
+    on_failure: told the status of refused requests, and 500 for a crash.
     """
 
     def __init__(self, app: ASGIApp, on_failure: Callable[[int], None]) -> None:
@@ -43,9 +44,9 @@ class RequestLog:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         fields: dict[str, object] = {}
-        scope.setdefault("state", {}).update(request_id=request_id, log=fields)
-        status: int | None = None
         started = time.monotonic()
+        scope.setdefault("state", {}).update(request_id=request_id, log=fields, arrived=started, key="")
+        status: int | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -82,15 +83,17 @@ class RequestLog:
 
 
 class ApiKeys:
-    """Refuses requests without one of the keys, on all but the public paths."""
+    """Refuses requests without a key of ``ring``, on all but the public paths.
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    Who it was is in ``request.state.key``, a name that tells nothing about the key.
+    """
+
+    def __init__(self, app: ASGIApp, ring: KeyRing) -> None:
         self._app = app
-        # Of digests all of one length, a comparison's time tells nothing about a key.
-        self._digests = [_digest(key) for key in keys]
+        self._ring = ring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS and not self._allowed(scope):
+        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS and not self._identify(scope):
             error = ApiError(
                 401,
                 "Send a valid API key as 'Authorization: Bearer KEY'",
@@ -101,16 +104,13 @@ class ApiKeys:
             return
         await self._app(scope, receive, send)
 
-    def _allowed(self, scope: Scope) -> bool:
+    def _identify(self, scope: Scope) -> bool:
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        digest = _digest(key.strip())
-        # Every key is compared, so the time does not tell which one came close.
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+        name = self._ring.identify(key.strip())
+        if scheme.lower() != "bearer" or name is None:
+            return False
+        scope["state"]["key"] = scope["state"]["log"]["key"] = name
+        return True
 
 
 class BodyLimit:

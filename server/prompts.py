@@ -25,6 +25,8 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str: ...
 
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
+
     def apply_chat_template(
         self,
         conversation: list[dict[str, str]],
@@ -67,10 +69,18 @@ class Prompts:
                     raise invalid("prompt", f"token id {token_id} is not in [0, {self._vocab_size})")
             token_ids = tuple(prompt)
         else:
-            token_ids = await self._encode("prompt", prompt, add_special_tokens=True) if prompt else ()
+            token_ids = await self.tokenize(prompt, add_special_tokens=True) if prompt else ()
         if not token_ids:
             raise invalid("prompt", "is empty; send at least one token")
         return token_ids
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        """The token ids of ``text``, of none when it is empty and nothing is added."""
+        return await self._encode("prompt", text, add_special_tokens=add_special_tokens)
+
+    def names(self, token_ids: Sequence[int]) -> list[str]:
+        """How the vocabulary spells each token."""
+        return self._tokenizer.convert_ids_to_tokens(list(token_ids))
 
     async def decode(self, token_ids: list[int]) -> str:
         """The text of a prompt given as token ids, special tokens spelled out."""

@@ -113,7 +113,7 @@ def banner(info: EngineInfo, settings: ServerSettings, port: int) -> str:
     draft = f"draft {name}, verifier {info.verifier}" if info.draft else "no draft"
     memory = info.kv_rows * info.kv_bytes_per_row / (1 << 20)
     headers = "-H 'Content-Type: application/json'"
-    if settings.api_key:
+    if settings.api_key or settings.api_key_file:
         headers += " -H 'Authorization: Bearer KEY'"
     messages = [{"role": "user", "content": "Hello"}]
     body = shlex.quote(json.dumps({"model": settings.model_names[0], "messages": messages}))

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ByteSize, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -20,6 +28,8 @@ from pydantic_settings import (
 )
 
 from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
+
+from .keys import read_keys
 
 ENV_PREFIX = "RESISPEC_"
 
@@ -38,6 +48,13 @@ def _split(value: object) -> object:
 def _auto(value: object) -> object:
     """Let ``auto`` stand for "chosen at start", which is None here."""
     return None if value == "auto" else value
+
+
+def _readable_keys(path: Path | None) -> Path | None:
+    """Refuse a key file that cannot be read now, before models are loaded."""
+    if path is not None:
+        read_keys(path)
+    return path
 
 
 class ServerSettings(BaseSettings):
@@ -179,6 +196,40 @@ class ServerSettings(BaseSettings):
         BeforeValidator(_split),
         Field(description="Key that clients must send; repeat for several.", json_schema_extra=HTTP),
     ] = []
+    api_key_file: Annotated[
+        Path | None,
+        AfterValidator(_readable_keys),
+        Field(
+            description="File with further keys, one a line; read again as it changes.",
+            json_schema_extra=HTTP,
+        ),
+    ] = None
+    key_requests_per_minute: Annotated[
+        int | None,
+        Field(ge=1, description="Requests a minute of one key; more get 429.", json_schema_extra=HTTP),
+    ] = None
+    key_tokens_per_minute: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Tokens a minute of one key, prompts and answers; then 429.",
+            json_schema_extra=HTTP,
+        ),
+    ] = None
+    key_concurrent_requests: Annotated[
+        int | None,
+        Field(ge=1, description="Requests of one key at a time; more get 429.", json_schema_extra=HTTP),
+    ] = None
+    cors_origin: Annotated[
+        list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(
+            description="Origin whose pages may call the server, such as https://example.org, or '*'; repeat "
+            "for several.",
+            json_schema_extra=HTTP,
+        ),
+    ] = []
     max_queue: Annotated[
         int,
         Field(
@@ -202,6 +253,15 @@ class ServerSettings(BaseSettings):
             json_schema_extra=HTTP,
         ),
     ] = 15.0
+    request_timeout: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Seconds after which an answer ends with what there is of it; 0: never.",
+            json_schema_extra=HTTP,
+        ),
+    ] = 0.0
     ignore_unknown_fields: Annotated[
         bool, Field(description="Ignore unknown request fields, not refuse them.", json_schema_extra=HTTP)
     ] = False

@@ -15,7 +15,10 @@ from resispec.engine.outputs import EngineInfo
 
 from .admission import Admission
 from .errors import ApiError
+from .keys import KeyRing
 from .lifecycle import Lifecycle
+from .limits import KeyLimits
+from .load import Load
 from .metrics import Metrics
 from .prompts import Prompts
 from .settings import ServerSettings
@@ -29,6 +32,9 @@ class AppState:
     prompts: Prompts
     settings: ServerSettings
     admission: Admission
+    keys: KeyRing
+    limits: KeyLimits
+    load: Load
     lifecycle: Lifecycle
     metrics: Metrics
     version: str

@@ -11,14 +11,19 @@ from resispec.engine.outputs import EngineInfo
 from resispec.engine.request import Request, SamplingParams, SpeculationParams
 
 from .errors import ApiError, invalid
-from .schemas.common import GenerationBody, SpeculationOptions
+from .schemas.common import Body, GenerationBody, SpeculationOptions
 from .schemas.validators import unknown_fields
+
+
+def refuse_unknown(body: Body, *, ignore: bool) -> None:
+    """Refuse the first field that no schema declares, unless told to ``ignore`` it. Raises ApiError 400."""
+    if not ignore and (unknown := sorted(unknown_fields(body))):
+        raise invalid(unknown[0], "unknown field", "unknown_parameter")
 
 
 def check_fields(body: GenerationBody, *, ignore_unknown: bool) -> None:
     """Refuse unknown fields, and fields that do not go together. Raises ApiError 400."""
-    if not ignore_unknown and (unknown := sorted(unknown_fields(body))):
-        raise invalid(unknown[0], "unknown field", "unknown_parameter")
+    refuse_unknown(body, ignore=ignore_unknown)
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "only together with stream: true")
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
+from ..deadline import set_deadline
 from ..errors import invalid
 from ..schemas.chat import ChatCompletion, ChatRequest
 from ..state import RequestScope, State
 from ..translate import check_fields, engine_requests
 from ..writers import ChatWriter
-from .generate import generate, new_envelope
+from .generate import admit, generate, new_envelope
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(set_deadline)])
 
 
 @router.post("/v1/chat/completions", responses={200: {"model": ChatCompletion}}, response_model=None)
@@ -21,7 +22,7 @@ async def create_chat_completion(
     """Answer a conversation, laid out by the model's chat template."""
     _check(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("chatcmpl", body, request, state)
-    scope.enter_context(state.admission.admit(1, body.sequences_per_prompt))
+    admit(request, state, scope, 1, body.sequences_per_prompt)
     prompt = await state.prompts.chat(
         [message.for_template() for message in body.messages],
         add_generation_prompt=(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
+from ..deadline import set_deadline
 from ..schemas.completions import Completion, CompletionRequest
 from ..state import AppState, RequestScope, State
 from ..translate import check_fields, engine_requests
 from ..writers import CompletionWriter
-from .generate import generate, new_envelope
+from .generate import admit, generate, new_envelope
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(set_deadline)])
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -22,7 +23,7 @@ async def create_completion(
     """Continue one or several prompts."""
     check_fields(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("cmpl", body, request, state)
-    scope.enter_context(state.admission.admit(len(body.prompt), body.sequences_per_prompt))
+    admit(request, state, scope, len(body.prompt), body.sequences_per_prompt)
     prompts = [await state.prompts.encode(prompt) for prompt in body.prompt]
     requests = engine_requests(
         body, state.info, prompts, prompt_field="prompt", default_max_tokens=DEFAULT_MAX_TOKENS

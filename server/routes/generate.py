@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from fastapi import Request, Response
 from resispec.engine.request import Request as EngineRequest
 
 from ..answers import respond
+from ..deadline import ABORT_REASON
 from ..generation import Generation
 from ..schemas.common import GenerationBody
 from ..state import AppState
@@ -27,6 +29,12 @@ def new_envelope(prefix: str, body: GenerationBody, request: Request, state: App
     )
 
 
+def admit(request: Request, state: AppState, scope: AsyncExitStack, prompts: int, per_prompt: int) -> None:
+    """Take a place for every sequence until ``scope`` ends. Raises ApiError 503, 429, or 400 for too many."""
+    scope.enter_context(state.admission.admit(prompts, per_prompt))
+    scope.enter_context(state.limits.admit(request.state.key))
+
+
 async def generate(
     request: Request,
     body: GenerationBody,
@@ -38,10 +46,23 @@ async def generate(
     """Run ``requests`` in the engine and answer. When ``scope`` ends, nothing of it runs any more."""
     generation = Generation(state.client, requests)
     scope.enter_context(state.admission.track(generation))
+    _watch_tokens(request.state.key, generation, state, scope)
+    if request.state.deadline is not None:
+        left = max(0.0, request.state.deadline - time.monotonic())
+        timer = asyncio.get_running_loop().call_later(left, generation.abort, ABORT_REASON)
+        scope.callback(timer.cancel)
     scope.callback(_log, request, body, generation)
     scope.push_async_callback(generation.aclose)
     await generation.start()
     return await respond(request, body, generation, writer, state.settings.sse_keep_alive)
+
+
+def _watch_tokens(key: str, generation: Generation, state: AppState, scope: AsyncExitStack) -> None:
+    """Count prompts for ``key`` now, and what was generated when ``scope`` ends."""
+    state.limits.spend(key, sum(usage.prompt_tokens for usage in generation.usages))
+    scope.callback(
+        lambda: state.limits.spend(key, sum(usage.completion_tokens for usage in generation.usages))
+    )
 
 
 def _log(request: Request, body: GenerationBody, generation: Generation) -> None:

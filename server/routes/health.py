@@ -1,4 +1,4 @@
-"""What operators ask: ``/health``, ``/ready``, ``/version``, ``/metrics``."""
+"""What operators ask: ``/health``, ``/ready``, ``/version``, ``/load``, ``/metrics``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from ..lifecycle import Phase
+from ..load import LoadBody
 from ..state import State
 
 router = APIRouter()
@@ -28,6 +29,12 @@ async def ready(state: State) -> JSONResponse:
 @router.get("/version")
 async def version(state: State) -> dict[str, str]:
     return {"version": state.version}
+
+
+@router.get("/load")
+async def load(state: State) -> LoadBody:
+    """How busy the server is: what a load balancer asks."""
+    return state.load.body()
 
 
 @router.get("/metrics")

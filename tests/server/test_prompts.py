@@ -25,6 +25,9 @@ class RecordingTokenizer:
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         return "a" * (len(token_ids) - skip_special_tokens)
 
+    def convert_ids_to_tokens(self, ids):
+        raise NotImplementedError
+
     def apply_chat_template(self, conversation: list[dict[str, str]], **_: Any) -> str:
         self.threads.append(threading.current_thread().name)
         return "\n".join(message["content"] for message in conversation)
