@@ -47,9 +47,18 @@ async def respond(
     keep_alive: seconds between comments in a silent stream; 0: none.
     """
     if body.stream:
-        events = _events(body, generation, writer)
-        return _EventStream(events, ping=keep_alive, sep="\n", send_timeout=STALL_SECONDS)
-    answer = await _unless_disconnected(request, _answer(body, generation, writer))
+        return event_stream(_events(body, generation, writer), keep_alive)
+    return await answer_whole(request, _answer(body, generation, writer))
+
+
+def event_stream(events: AsyncIterator[bytes], keep_alive: float) -> Response:
+    """An answer of server-sent ``events``, with comments in between while there is nothing to send."""
+    return _EventStream(events, ping=keep_alive, sep="\n", send_timeout=STALL_SECONDS)
+
+
+async def answer_whole(request: Request, work: Coroutine[Any, Any, str]) -> Response:
+    """An answer of the JSON that ``work`` makes; ``work`` is cancelled if the client hangs up first."""
+    answer = await _unless_disconnected(request, work)
     if answer is None:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     return Response(answer, media_type="application/json")

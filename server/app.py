@@ -22,7 +22,8 @@ from .load import Load
 from .metrics import Metrics
 from .middleware import ApiKeys, BodyLimit, RequestLog
 from .prompts import Prompts, Tokenizer
-from .routes import chat, completions, health, models, tokenize
+from .responses.store import ResponseStore
+from .routes import chat, completions, health, models, responses, tokenize
 from .settings import ServerSettings
 from .state import AppState
 
@@ -44,7 +45,7 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     client.on_stats(state.metrics.observe_step)
     client.on_stats(state.load.observe_step)
     errors.install(app)
-    for resource in (completions, chat, tokenize, models, health):
+    for resource in (completions, chat, responses, tokenize, models, health):
         app.include_router(resource.router)
     # The last one added is the outermost: every answer has an id and a log line, refused ones too.
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_bytes))
@@ -87,6 +88,7 @@ def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSe
             settings.key_concurrent_requests,
         ),
         load=Load(admission),
+        responses=ResponseStore(int(settings.response_store_bytes)),
         lifecycle=Lifecycle(client, admission, settings.drain_timeout),
         metrics=metrics,
         version=release,

@@ -95,10 +95,14 @@ class Prompts:
         add_generation_prompt: bool,
         continue_final_message: bool,
         template_kwargs: Mapping[str, Any],
+        field: str = "messages",
     ) -> tuple[int, ...]:
-        """The token ids of a conversation, laid out by the model's own chat template."""
+        """The token ids of a conversation, laid out by the model's own chat template.
+
+        field: where the conversation stands in the request, for errors.
+        """
         if not self._tokenizer.chat_template:
-            raise invalid("messages", "this model has no chat template; use /v1/completions")
+            raise invalid(field, "this model has no chat template; use /v1/completions")
         for name in template_kwargs:
             if name in self._reserved:
                 raise invalid("chat_template_kwargs", f"{name!r} cannot be set there")
@@ -119,10 +123,10 @@ class Prompts:
             text = await self._run(sum(64 + len(message["content"]) for message in messages), render)
         except Exception as exc:
             # Templates refuse what they do not support by raising anything: unknown roles, wrong order.
-            raise invalid("messages", f"the model's chat template refused them: {exc}") from exc
-        token_ids = await self._encode("messages", text, add_special_tokens=False)
+            raise invalid(field, f"the model's chat template refused them: {exc}") from exc
+        token_ids = await self._encode(field, text, add_special_tokens=False)
         if not token_ids:
-            raise invalid("messages", "the prompt made of them is empty")
+            raise invalid(field, "the prompt made of them is empty")
         return token_ids
 
     async def _encode(self, field: str, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:

@@ -244,6 +244,14 @@ class ServerSettings(BaseSettings):
             gt=0, description="Longest request body, such as 4MiB; longer get 413.", json_schema_extra=HTTP
         ),
     ] = ByteSize(4 << 20)
+    response_store_bytes: Annotated[
+        ByteSize,
+        Field(
+            ge=0,
+            description="Text of responses kept for each key, such as 64MiB; 0: none is kept.",
+            json_schema_extra=HTTP,
+        ),
+    ] = ByteSize(64 << 20)
     sse_keep_alive: Annotated[
         float,
         Field(

@@ -21,6 +21,7 @@ from .limits import KeyLimits
 from .load import Load
 from .metrics import Metrics
 from .prompts import Prompts
+from .responses.store import ResponseStore
 from .settings import ServerSettings
 
 
@@ -35,6 +36,7 @@ class AppState:
     keys: KeyRing
     limits: KeyLimits
     load: Load
+    responses: ResponseStore
     lifecycle: Lifecycle
     metrics: Metrics
     version: str

@@ -44,6 +44,18 @@ async def generate(
     scope: AsyncExitStack,
 ) -> Response:
     """Run ``requests`` in the engine and answer. When ``scope`` ends, nothing of it runs any more."""
+    generation = await start(request, body, requests, state, scope)
+    return await respond(request, body, generation, writer, state.settings.sse_keep_alive)
+
+
+async def start(
+    request: Request,
+    body: GenerationBody,
+    requests: Sequence[EngineRequest],
+    state: AppState,
+    scope: AsyncExitStack,
+) -> Generation:
+    """Queue ``requests`` in the engine: counted, logged, ended by their deadline and with ``scope``."""
     generation = Generation(state.client, requests)
     scope.enter_context(state.admission.track(generation))
     _watch_tokens(request.state.key, generation, state, scope)
@@ -54,7 +66,7 @@ async def generate(
     scope.callback(_log, request, body, generation)
     scope.push_async_callback(generation.aclose)
     await generation.start()
-    return await respond(request, body, generation, writer, state.settings.sse_keep_alive)
+    return generation
 
 
 def _watch_tokens(key: str, generation: Generation, state: AppState, scope: AsyncExitStack) -> None:

@@ -71,6 +71,13 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def check_unicode(text: str) -> str:
+    """Refuse half a surrogate pair in a text that is sent back."""
+    if not is_unicode(text):
+        raise PydanticCustomError("invalid_value", "has half a surrogate pair in it")
+    return text
+
+
 def unknown_fields(model: BaseModel, prefix: str = "") -> Iterator[str]:
     """The names of fields that no schema declares, nested ones included, unless they are null."""
     for name, value in (model.model_extra or {}).items():

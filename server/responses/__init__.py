@@ -1,0 +1,1 @@
+"""Responses: making one, telling it as events, and keeping it for later."""

@@ -1,0 +1,118 @@
+"""One response under way: read from the engine, told to its client, and seen by others meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from resispec.engine.request import RequestError
+
+from ..errors import ApiError, internal_error
+from ..generation import Collected, Generation
+from ..report import metrics_body, usage_body
+from ..schemas.response import Event, Response, ResponseError
+from .store import Turn
+from .writer import CANCELLED, Ending, ResponseWriter, ending_of
+
+logger = logging.getLogger(__name__)
+
+
+class ResponseRun:
+    """Runs ``generation``, of one sequence, to its end.
+
+    turns: the conversation before the answer. on_end: called once, when nothing changes any more.
+    """
+
+    def __init__(
+        self,
+        writer: ResponseWriter,
+        generation: Generation,
+        turns: tuple[Turn, ...],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._writer = writer
+        self._generation = generation
+        self._turns = turns
+        self._on_end = on_end
+        self._collected = Collected()
+        self._cancelled = False
+        self._ending: Ending | None = None
+
+    @property
+    def conversation(self) -> tuple[Turn, ...]:
+        return (*self._turns, {"role": "assistant", "content": self._collected.text})
+
+    def snapshot(self) -> Response:
+        ending = self._ending
+        if ending is None and self._cancelled:
+            ending = Ending("cancelled", int(time.time()))
+        return self._writer.response(self._collected.text, ending)
+
+    def cancel(self) -> bool:
+        if self._cancelled or self._ending is not None:
+            return False
+        self._cancelled = True
+        self._generation.abort(CANCELLED)
+        return True
+
+    def close(self) -> None:
+        """Nobody waits for it any more: what is not finished stays cancelled."""
+        self._end(Ending("cancelled", int(time.time())))
+
+    async def whole(self) -> str:
+        """The finished response as JSON. Raises RequestError, or ApiError 500 for a failed sequence."""
+        try:
+            async for _ in self._texts():
+                pass
+        except (RequestError, ApiError) as exc:
+            self._fail(exc)
+            raise
+        return self.snapshot().model_dump_json()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The response as server-sent events; a failure is the last one."""
+        for event in self._writer.begin():
+            yield _encode(event)
+        try:
+            async for text in self._texts():
+                if text:
+                    yield _encode(self._writer.delta(text))
+        except (RequestError, ApiError) as exc:
+            self._fail(exc)
+        except Exception:
+            # The status has been sent, so the client can learn of it only here.
+            logger.exception("a stream failed")
+            self._fail(internal_error())
+        assert self._ending is not None
+        for event in self._writer.end(self._collected.text, self._ending):
+            yield _encode(event)
+
+    async def _texts(self) -> AsyncIterator[str]:
+        """The texts as they come; afterwards it has ended."""
+        generation = self._generation
+        async for _, output in generation.outputs():
+            self._collected.add(output)
+            yield output.text
+        usage = usage_body(generation.usages, 1, generation.speculation)
+        metrics = metrics_body(list(generation.metrics.values()), usage.completion_tokens)
+        ending = ending_of(self._collected, usage, metrics)
+        # Who cancelled it was told so, even if its last token was on the way.
+        self._end(replace(ending, status="cancelled", incomplete=None) if self._cancelled else ending)
+
+    def _fail(self, exc: RequestError | ApiError) -> None:
+        if isinstance(exc, RequestError):
+            error = ResponseError(code="invalid_prompt", message=exc.message)
+        else:
+            error = ResponseError(code="server_error", message=str(exc.detail))
+        self._end(Ending("failed", int(time.time()), error=error))
+
+    def _end(self, ending: Ending) -> None:
+        if self._ending is None:
+            self._ending = ending
+            self._on_end()
+
+
+def _encode(event: Event) -> bytes:
+    return f"event: {event.type}\ndata: {event.model_dump_json()}\n\n".encode()

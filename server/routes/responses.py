@@ -1,0 +1,129 @@
+"""``/v1/responses``: create, retrieve, cancel, delete."""
+
+from __future__ import annotations
+
+import uuid
+
+from fastapi import APIRouter, Depends, Request
+from fastapi import Response as HttpResponse
+
+from ..answers import answer_whole, event_stream
+from ..deadline import set_deadline
+from ..errors import ApiError, invalid
+from ..responses.run import ResponseRun
+from ..responses.store import Finished, Kept, Turn
+from ..responses.writer import ResponseWriter
+from ..schemas.response import Deleted, Response
+from ..schemas.responses import ResponsesRequest
+from ..state import AppState, RequestScope, State
+from ..translate import check_fields, engine_requests
+from .generate import admit, start
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/responses",
+    responses={200: {"model": Response}},
+    response_model=None,
+    dependencies=[Depends(set_deadline)],
+)
+async def create_response(
+    body: ResponsesRequest, request: Request, state: State, scope: RequestScope
+) -> HttpResponse:
+    """Answer a text or a conversation, laid out by the model's chat template."""
+    check_fields(body, ignore_unknown=state.settings.ignore_unknown_fields)
+    model = state.resolve_model(body.model)
+    store = _wants_store(body, state)
+    turns = (*_earlier(body, request, state), *(item.for_template() for item in body.input))
+    admit(request, state, scope, 1, 1)
+    system: list[Turn] = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    prompt = await state.prompts.chat(
+        [*system, *turns],
+        add_generation_prompt=True,
+        continue_final_message=False,
+        template_kwargs=body.chat_template_kwargs or {},
+        field="input",
+    )
+    requests = engine_requests(body, state.info, [prompt], prompt_field="input", default_max_tokens=None)
+    writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", model, body, requests[0], store=store)
+    generation = await start(request, body, requests, state, scope)
+    key = request.state.key
+
+    def finish() -> None:
+        if state.responses.find(key, writer.id) is run:  # and neither deleted nor pushed out meanwhile
+            finished = Finished(run.conversation, run.snapshot())
+            state.responses.put(key, writer.id, finished, _size(finished))
+
+    run = ResponseRun(writer, generation, turns, finish)
+    scope.callback(run.close)
+    if store:
+        state.responses.put(key, writer.id, run, _size(run))
+    if body.stream:
+        return event_stream(run.events(), state.settings.sse_keep_alive)
+    return await answer_whole(request, run.whole())
+
+
+@router.get("/v1/responses/{response_id}")
+async def get_response(response_id: str, request: Request, state: State, stream: bool = False) -> Response:
+    """A response that was stored, as far as it has come."""
+    if stream:
+        raise invalid("stream", "events are not kept; leave it out")
+    return _find(response_id, request, state).snapshot()
+
+
+@router.post("/v1/responses/{response_id}/cancel")
+async def cancel_response(response_id: str, request: Request, state: State) -> Response:
+    """End a stored response that is under way; whoever reads it gets its end."""
+    kept = _find(response_id, request, state)
+    if not kept.cancel():
+        raise invalid(None, f"The response has ended already: it is {kept.snapshot().status}")
+    return kept.snapshot()
+
+
+@router.delete("/v1/responses/{response_id}")
+async def delete_response(response_id: str, request: Request, state: State) -> Deleted:
+    """Forget a stored response. One that is under way goes on for whoever reads it."""
+    if not state.responses.delete(request.state.key, response_id):
+        raise _not_found(response_id)
+    return Deleted(id=response_id)
+
+
+def _wants_store(body: ResponsesRequest, state: AppState) -> bool:
+    if body.store and not state.responses.enabled:
+        raise invalid("store", "this server keeps no responses; send false", "unsupported_parameter")
+    return state.responses.enabled and body.store is not False
+
+
+def _earlier(body: ResponsesRequest, request: Request, state: AppState) -> tuple[Turn, ...]:
+    """The turns that the body goes on from."""
+    if body.previous_response_id is None:
+        return ()
+    kept = state.responses.find(request.state.key, body.previous_response_id)
+    if kept is None:
+        raise invalid(
+            "previous_response_id", "no such response is stored here", "previous_response_not_found"
+        )
+    status = kept.snapshot().status
+    if status not in ("completed", "incomplete"):
+        raise invalid("previous_response_id", f"that response is {status}; only a finished one can go on")
+    return kept.conversation
+
+
+def _find(response_id: str, request: Request, state: AppState) -> Kept:
+    kept = state.responses.find(request.state.key, response_id)
+    if kept is None:
+        raise _not_found(response_id)
+    return kept
+
+
+def _not_found(response_id: str) -> ApiError:
+    return ApiError(
+        404, f"No response {response_id[:128]!r} is stored here", param="response_id", code="not_found"
+    )
+
+
+def _size(kept: Kept) -> int:
+    """Bytes of text that are kept with it."""
+    turns = sum(len(turn["content"].encode()) for turn in kept.conversation)
+    return turns + len(kept.snapshot().model_dump_json())

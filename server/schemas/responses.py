@@ -1,0 +1,113 @@
+"""The body of ``POST /v1/responses``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from .common import Body, GenerationBody, StreamOptions
+from .validators import check_unicode, only
+
+PARTS = ("input_text", "output_text")
+
+
+def check_content(value: object) -> str:
+    """The text of an item: a string, or parts with text, joined by newlines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        return "\n".join(_part_text(part) for part in value)
+    raise PydanticCustomError("invalid_value", "must be a string or a list of parts with text")
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, dict) and part.get("type") in PARTS and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, dict) else None
+    raise PydanticCustomError(
+        "unsupported_parameter",
+        "content part of type {kind} is not supported; input_text and output_text are",
+        {"kind": repr(kind)},
+    )
+
+
+def as_items(value: object) -> object:
+    """A text is one item of the user's."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class InputItem(Body):
+    """One turn: a message of anyone's, or an output item of an earlier response sent back as it came."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, PlainValidator(check_content, json_schema_input_type=str | list[dict[str, Any]])]
+
+    # Without effect: they say how an output item came about.
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+    def for_template(self) -> dict[str, str]:
+        """The turn as chat templates expect it."""
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+
+
+InputItems = Annotated[
+    list[InputItem],
+    Field(min_length=1, fail_fast=True),
+    BeforeValidator(as_items, json_schema_input_type=str | list[InputItem]),
+]
+
+
+class TextOptions(Body):
+    format: Annotated[Any, only({"type": "text"})] = None
+    verbosity: Annotated[Any, only("medium")] = None
+
+
+class ResponseStreamOptions(StreamOptions):
+    include_obfuscation: Annotated[Any, only(False)] = None
+    include_usage: Annotated[Any, only()] = None  # the last event always has it
+    continuous_usage_stats: Annotated[Any, only()] = None
+
+
+MetadataKey = Annotated[str, Field(max_length=64), AfterValidator(check_unicode)]
+MetadataValue = Annotated[str, Field(max_length=512), AfterValidator(check_unicode)]
+
+
+class ResponsesRequest(GenerationBody):
+    """What a response is made from. Sampling parameters beyond OpenAI's are those of the other endpoints."""
+
+    input: InputItems
+    instructions: str | None = None
+    previous_response_id: Annotated[str | None, Field(max_length=128)] = None
+    max_output_tokens: Annotated[int | None, Field(ge=1)] = None
+    store: bool | None = None
+    text: TextOptions | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue] | None, Field(max_length=16)] = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    stream_options: ResponseStreamOptions | None = None
+
+    # Known, not honoured.
+    background: Annotated[Any, only(False)] = None
+    conversation: Annotated[Any, only()] = None
+    context_management: Annotated[Any, only([])] = None
+    include: Annotated[Any, only([])] = None
+    max_tool_calls: Annotated[Any, only()] = None
+    parallel_tool_calls: Annotated[Any, only(True, False)] = None
+    prompt: Annotated[Any, only()] = None
+    reasoning: Annotated[Any, only({})] = None
+    tool_choice: Annotated[Any, only("none", "auto")] = None
+    tools: Annotated[Any, only([])] = None
+    top_logprobs: Annotated[Any, only(0)] = None
+    truncation: Annotated[Any, only("disabled")] = None
+
+    # Of the other endpoints; here they have another name or no place.
+    max_tokens: Annotated[Any, only()] = None
+    n: Annotated[Any, only(1)] = None
+    request_id: Annotated[Any, only()] = None
+    return_token_ids: Annotated[Any, only(False)] = None
+
+    def token_limit(self) -> tuple[str, int | None]:
+        return "max_output_tokens", self.max_output_tokens
