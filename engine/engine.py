@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 
 from tokenizers import Tokenizer
 
@@ -13,12 +14,14 @@ from .kv.memory_manager import KVManager
 from .outputs import EngineInfo, FinishedStats, FinishReason, RequestOutput, StepResult, StepStats, Usage
 from .request import Request, RequestError
 from .runner.runner import Runner, RunResult
+from .runner.trace import with_texts
 from .runner.verify import Outcome
 from .sampling.uniforms import stream_key
 from .scheduler import PlannedSequence, Scheduler, StepPlan
 from .sequence import Sequence
 from .stats import StepTally, request_metrics
 from .stops import cut_block
+from .text_decoder import TextDecoder
 from .validate import check_request
 from .verifiers.table import VERIFIERS
 
@@ -60,6 +63,10 @@ class Engine:
             IncrementalDetokenizer(self._tokenizer, request.prompt_token_ids, request.sampling),
             list(request.prompt_token_ids),
         )
+        if request.speculation.trace:
+            sequence.trace_decoder = TextDecoder(
+                self._tokenizer, request.prompt_token_ids, request.sampling.skip_special_tokens
+            )
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -198,8 +205,12 @@ class Engine:
         tally.residual_underflow += outcome.underflow
         tally.delivered(sequence, len(tokens), now)
         if reason is None:
-            return RequestOutput(sequence.request_id, text, tokens, self._usage(sequence))
-        return self._finish(sequence, text, tokens, reason, stopped, tally, now)
+            output = RequestOutput(sequence.request_id, text, tokens, self._usage(sequence))
+        else:
+            output = self._finish(sequence, text, tokens, reason, stopped, tally, now)
+        if outcome.trace is None or sequence.trace_decoder is None:
+            return output
+        return replace(output, trace=(with_texts(outcome.trace, tokens, sequence.trace_decoder),))
 
     def _declare(self, sequence: Sequence, tokens: SequenceOf[int]) -> None:
         assert sequence.entry is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .trace import StepTrace
+
 
 class FinishReason(StrEnum):
     STOP = "stop"  # EOS, a stop id or a stop string
@@ -81,6 +83,7 @@ class RequestOutput:
     stop_reason: int | str | None = None  # the stop id or string; None for EOS
     metrics: RequestMetrics | None = None
     error: str | None = None  # with FinishReason.ERROR
+    trace: tuple[StepTrace, ...] = ()  # of the steps behind ``token_ids``, where it was asked for
 
 
 @dataclass(frozen=True, slots=True)

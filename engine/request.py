@@ -40,6 +40,7 @@ class SpeculationParams:
     verifier: str | None = None
     max_nodes: int | None = None  # candidates in a tree, the root not counted
     max_depth: int | None = None  # drafted levels
+    trace: bool = False  # give a `StepTrace` of every step
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from .request import Request
 if TYPE_CHECKING:
     from .detokenizer import IncrementalDetokenizer
     from .kv.prefix_cache import CacheEntry
+    from .text_decoder import TextDecoder
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class Sequence:
     first_token_time: float | None = None
     last_token_time: float | None = None
     tally: SpeculationTally = field(default_factory=SpeculationTally)
+    trace_decoder: TextDecoder | None = None  # gives each token its text, where a trace was asked for
 
     @property
     def request_id(self) -> str:

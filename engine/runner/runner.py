@@ -175,6 +175,7 @@ class Runner:
                 item.sequence.num_prompt,
                 block,
                 float(last[0]),
+                item.sequence.request.speculation.trace,
             )
             for item, block, last in zip(items, tests, final, strict=True)
         ]

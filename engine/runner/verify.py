@@ -19,11 +19,13 @@ from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, target_law
+from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
 from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, at_ends, walk
 from .batch import TargetBatch
 from .candidates import Candidates
+from .trace import Ends, Trees, trace_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Owner:
     num_prompt: int
     tests: NDArray[np.float64]  # uniforms, one per child slot of its tree
     final: float  # uniform of the last token
+    traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Outcome:
     tokens: tuple[int, ...]  # their tokens, then the correction or bonus token
     underflow: bool  # the correction's mass had rounded to 0; drawn from the target instead
     bad: bool  # the target's logits were not numbers; the tokens mean nothing
+    trace: StepTrace | None = None  # where it was asked for
 
 
 class Verification:
@@ -65,13 +69,15 @@ class Verification:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
         roots = torch.tensor(batch.roots, device=self._device)
+        trees = None
         if candidates is None:
             end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
             laws = self._laws(logits[roots], range(len(self._owners)), batch.path[roots])
             weights, bad = laws.law.weights.double(), laws.bad
         else:
             expanded = self._laws(logits[candidates.nodes], candidates.owners, batch.path[candidates.nodes])
-            decided = self._decide(expanded.law, candidates)
+            trees = self._decide(expanded.law, candidates)
+            decided = trees.decided
             end = walk(candidates.topology, decided, max_depth)
             laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
             weights = self._final_weights(laws.law, candidates, decided, end)
@@ -84,7 +90,21 @@ class Verification:
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
-        return [_outcome(row, end.path.shape[1]) for row in result.tolist()]
+        outcomes = [_outcome(row, end.path.shape[1]) for row in result.tolist()]
+        if any(owner.traced for owner in self._owners):
+            return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
+        return outcomes
+
+    def _trace(self, outcomes: list[Outcome], trees: Trees | None, ends: Ends) -> list[Outcome]:
+        """The outcomes, with a trace where it was asked for and means something."""
+        traced = []
+        for row, (owner, outcome) in enumerate(zip(self._owners, outcomes, strict=True)):
+            if owner.traced and not outcome.bad:
+                position = len(owner.token_ids) - owner.num_prompt
+                trace = trace_request(row, owner.verifier, position, outcome.tokens, trees, ends)
+                outcome = replace(outcome, trace=trace)
+            traced.append(outcome)
+        return traced
 
     def _tokens(self, batch: TargetBatch) -> Tensor:
         return batch.inputs.token_ids[batch.inputs.logits_index]
@@ -116,12 +136,13 @@ class Verification:
         place = {owner: row for row, owner in enumerate(distinct)}
         return seen.rows(torch.tensor([place[owner] for owner in owners], device=self._device))
 
-    def _decide(self, law: TargetLaw, candidates: Candidates) -> Decision:
+    def _decide(self, law: TargetLaw, candidates: Candidates) -> Trees:
         uniforms = self._test_uniforms(candidates)
         by_verifier = self._rows_by_verifier(candidates.owners)
         if len(by_verifier) == 1:
             name, chosen = next(iter(by_verifier.items()))
-            return _decide(VERIFIERS[name], law, candidates.proposal, candidates, chosen, uniforms)
+            decided = _decide(VERIFIERS[name], law, candidates.proposal, candidates, chosen, uniforms)
+            return Trees(candidates, law, uniforms, decided)
         child = torch.full_like(candidates.nodes, -1)
         threshold = torch.zeros_like(law.total)
         for name, chosen in by_verifier.items():
@@ -129,7 +150,7 @@ class Verification:
             proposal = replace(candidates.proposal.rows(rows), drawings=candidates.drawings(chosen))
             part = _decide(VERIFIERS[name], law.rows(rows), proposal, candidates, chosen, uniforms[rows])
             child[rows], threshold[rows] = part.child, part.threshold
-        return Decision(child, threshold)
+        return Trees(candidates, law, uniforms, Decision(child, threshold))
 
     def _final_weights(self, law: TargetLaw, candidates: Candidates, decided: Decision, end: Walk) -> Tensor:
         """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
