@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from resispec.models.kv import KVMemory
 from resispec.models.pack import can_pack
 
 from .config import ConfigError, EngineConfig
+from .cost.measure import Limits
+from .cost.start import Pair, cost_key, start_costs
+from .cost.table import CostTable
 from .engine import Engine
 from .kv.memory_manager import KVManager
 from .memory import plan_memory
@@ -55,8 +59,17 @@ class LoadedDraft:
     notes: tuple[str, ...] = ()
 
 
-def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | None) -> Engine:
-    """Join loaded models into an engine. Raises ConfigError and ModelError."""
+def assemble(
+    config: EngineConfig,
+    target: LoadedTarget,
+    draft: LoadedDraft | None,
+    *,
+    cost_folder: Path | None = None,
+) -> Engine:
+    """Join loaded models into an engine. Raises ConfigError and ModelError.
+
+    cost_folder: where cost tables are kept between starts; None: no measurement, the steps must do.
+    """
     _check_config(config)
     model = target.model
     device = next(model.parameters()).device
@@ -95,6 +108,19 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
     if can_pack(device, geometry.dtype):  # last: the head takes its rows of the plain output matrix
         target_step.pack()
 
+    costs = CostTable.guess(draft=proposer is not None)
+    if cost_folder is not None:
+        modules = [model, *([draft.model or draft.head] if draft is not None else [])]
+        limits = Limits(
+            num_rows=plan.num_rows,
+            max_tokens=config.batched_tokens,
+            max_requests=config.max_num_seqs,
+            target_positions=target.context,
+            draft_positions=draft.context if draft else 0,
+        )
+        pair = Pair(target_step, proposer, memories)
+        costs = start_costs(cost_folder, cost_key(config, device, modules), pair, limits, device)
+
     eos_token_ids = tuple(token for token in target.eos_token_ids if 0 <= token < target.num_ids)
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
     scheduler = Scheduler(
@@ -113,6 +139,7 @@ def assemble(config: EngineConfig, target: LoadedTarget, draft: LoadedDraft | No
         target_step,
         memories,
         proposer,
+        costs,
         keeps_draft_rows=not keep_hidden,
         draft_positions=draft.context if draft else 0,
         num_ids=target.num_ids,

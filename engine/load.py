@@ -20,6 +20,7 @@ from resispec.models.load.facts import read_facts
 from resispec.models.load.resolve import resolve
 from resispec.models.pack import can_pack
 from resispec.models.pair import check_pair, usable_ids
+from resispec.models.prepare.cache import cache_root
 
 from .build import LoadedDraft, LoadedTarget, assemble
 from .config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
@@ -30,7 +31,7 @@ DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 def build_engine(config: EngineConfig) -> Engine:
     """Load the pair and build its engine. Raises ConfigError and ModelError."""
-    return assemble(config, *load_pair(config))
+    return assemble(config, *load_pair(config), cost_folder=cache_root() / "costs")
 
 
 def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:

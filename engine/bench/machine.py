@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 
 import psutil
 import torch
+
+from ..device import cpu_name, device_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,11 @@ class Machine:
 def describe_machine(device: torch.device) -> Machine:
     """Call it before anything is run, for the load."""
     return Machine(
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         threads=torch.get_num_threads(),
         load=psutil.getloadavg()[0],
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=device_name(device) if device.type == "cuda" else "cpu",
         torch=str(torch.__version__),
         transformers=version("transformers"),
     )
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 from resispec.models.base import StepModel
 from resispec.models.kv import KVMemory
 
+from ..cost.feed import feed_draft, feed_target
+from ..cost.table import CostTable
 from ..kv.extents import Extent, Move
 from ..proposers.base import DraftItem, GrownGroup, Proposer
 from ..sampling.uniforms import Stream, UniformSource
@@ -20,6 +21,7 @@ from ..scheduler import PlannedSequence
 from ..sequence import Sequence
 from .batch import build_target_batch
 from .candidates import gather_candidates
+from .clock import phase_clock
 from .verify import Outcome, Owner, Verification
 
 
@@ -42,6 +44,7 @@ class Runner:
         target: StepModel,
         memories: SequenceOf[KVMemory],
         proposer: Proposer | None,
+        costs: CostTable,
         *,
         keeps_draft_rows: bool,
         draft_positions: int,
@@ -51,6 +54,7 @@ class Runner:
     ) -> None:
         """memories: of the target and, if there is one, the draft, row for row the same.
 
+        costs: learns from every step.
         keeps_draft_rows: the draft's rows of kept candidates are worth keeping. A head's are not: it
         ran them on its own guesses of the target's states, and runs them again on the true ones.
         draft_positions: positions from here on are beyond the draft.
@@ -59,6 +63,7 @@ class Runner:
         self._target = target
         self._memories = tuple(memories)
         self._proposer = proposer
+        self.costs = costs
         self.keeps_draft_rows = keeps_draft_rows
         self._draft_positions = draft_positions
         self._num_ids = num_ids
@@ -81,12 +86,13 @@ class Runner:
     @torch.inference_mode()
     def run(self, items: SequenceOf[PlannedSequence]) -> RunResult:
         """Changes no sequence, so a step that failed can be run again."""
-        began = time.perf_counter()
-        groups, group_items = self._draft(items)
-        drafted = time.perf_counter()
+        clock = phase_clock(self._device)
+        clock.mark()
+        drafts, groups, group_items = self._draft(items)
+        clock.mark()
         batch = build_target_batch(items, groups, group_items, self._device)
         logits = self._target.forward(batch.inputs).logits
-        verified = time.perf_counter()
+        clock.mark()
         outcomes: list[Outcome | None] = [None] * len(items)
         if batch.owners:
             candidates = gather_candidates(batch, groups, self._device)
@@ -97,12 +103,16 @@ class Runner:
                 batch.owners, verification.run(logits, batch, candidates, depth), strict=True
             ):
                 outcomes[index] = outcome
+        clock.mark()
+        draft_seconds, verify_seconds, sample_seconds = clock.seconds()
+        feed_target(self.costs, batch.inputs.segments, verify_seconds)
+        feed_draft(self.costs, drafts, draft_seconds)
         return RunResult(
             tuple(outcomes),
             batch.inputs.token_ids.shape[0],
-            drafted - began,
-            verified - drafted,
-            time.perf_counter() - verified,
+            draft_seconds,
+            verify_seconds,
+            sample_seconds,
         )
 
     @torch.inference_mode()
@@ -138,10 +148,12 @@ class Runner:
             and len(sequence.token_ids) <= self._draft_positions
         )
 
-    def _draft(self, items: SequenceOf[PlannedSequence]) -> tuple[tuple[GrownGroup, ...], list[list[int]]]:
-        """Grow the trees. Also of each group, which item each of its trees is for."""
+    def _draft(
+        self, items: SequenceOf[PlannedSequence]
+    ) -> tuple[list[DraftItem], tuple[GrownGroup, ...], list[list[int]]]:
+        """Grow the trees: what was asked for, the groups, and which item each tree of a group is for."""
         if self._proposer is None:
-            return (), []
+            return [], (), []
         drafting = [index for index, item in enumerate(items) if self.drafts(item)]
         blocks = self._blocks([items[index] for index in drafting], Stream.DRAFT)
         drafts: list[DraftItem] = []
@@ -161,7 +173,7 @@ class Runner:
                 )
             )
         groups = self._proposer.grow(drafts)
-        return groups, [[drafting[member] for member in group.members] for group in groups]
+        return drafts, groups, [[drafting[member] for member in group.members] for group in groups]
 
     def _owners(self, items: SequenceOf[PlannedSequence]) -> list[Owner]:
         tests = self._blocks(items, Stream.VERIFY)

@@ -1,0 +1,118 @@
+"""The cost table: what a forward takes, by the tokens it runs and the KV rows it attends to."""
+
+from __future__ import annotations
+
+from math import exp, isfinite, log
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from .surface import Surface
+
+# An observation's surprise (the logarithm of seen over expected) moves the table by these shares of it.
+_PACE_SHARE = 0.05  # everything together: a machine that others have made slower, or left alone
+_LOCAL_SHARE = 0.1  # the knots around what was seen
+_MOST_SURPRISE = 0.4  # a stall of a second says no more than a step of 1.5 times what was expected
+_VERSION = 1
+
+
+class CostFileError(ValueError):
+    """A file that holds no cost table, or another one's."""
+
+
+class _Grid(msgspec.Struct):
+    tokens: tuple[int, ...]
+    context: tuple[int, ...]
+    seconds: list[list[float]]
+
+
+class _File(msgspec.Struct):
+    version: int
+    key: str
+    target: _Grid
+    draft: _Grid | None
+
+
+class CostTable:
+    """Seconds of a target's forward and of a drafted level. Positive, rising with tokens and context.
+
+    Built from measurements and corrected by every step since. An update moves the table by a bounded
+    share, so that the table follows what is usual and a stall hardly moves it; a third of it goes to the
+    *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes.
+    """
+
+    def __init__(self, target: Surface, draft: Surface | None = None, *, measured: bool = True) -> None:
+        """measured: False for a guess, whose first observation sets the pace outright."""
+        self._target = target
+        self._draft = draft
+        self._log_pace = 0.0
+        self._pace = 1.0
+        self._measured = measured
+
+    @classmethod
+    def guess(cls, *, draft: bool) -> CostTable:
+        """Before anything was measured: the shape of a small model's costs on two CPU cores."""
+        target = Surface((1, 64), (256, 4096), [[0.02, 0.025], [0.07, 0.1]])
+        level = Surface((1, 64), (256, 4096), [[0.003, 0.004], [0.01, 0.015]])
+        return cls(target, level if draft else None, measured=False)
+
+    def target_seconds(self, tokens: int, context: int) -> float:
+        """Of one forward of the target over ``tokens`` rows that attend to ``context`` KV rows in all."""
+        return self._pace * self._target.at(tokens, context)
+
+    def draft_seconds(self, tokens: int, context: int) -> float:
+        """Of one level: the draft's forward over ``tokens`` nodes, and choosing children. 0: no draft."""
+        return 0.0 if self._draft is None else self._pace * self._draft.at(tokens, context)
+
+    def observe_target(self, tokens: int, context: int, seconds: float) -> None:
+        self._observe(self._target, tokens, context, seconds)
+
+    def observe_draft(self, tokens: int, context: int, seconds: float) -> None:
+        if self._draft is not None:
+            self._observe(self._draft, tokens, context, seconds)
+
+    def set_pace(self, tokens: int, context: int, seconds: float) -> None:
+        """Scale everything so that a target's forward takes ``seconds``: the machine may be slower today."""
+        self._log_pace = log(seconds / self._target.at(tokens, context))
+        self._pace = exp(self._log_pace)
+
+    def _observe(self, surface: Surface, tokens: int, context: int, seconds: float) -> None:
+        if not (isfinite(seconds) and seconds > 0 and tokens > 0):
+            return
+        surprise = log(seconds / (self._pace * surface.at(tokens, context)))
+        if not self._measured:
+            self._measured = True
+            self._log_pace += surprise
+        else:
+            surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
+            self._log_pace += _PACE_SHARE * surprise
+            surface.shift(tokens, context, _LOCAL_SHARE * surprise)
+        self._pace = exp(self._log_pace)
+
+    def save(self, path: Path, key: str) -> None:
+        """Write the table, as it was measured or has become. key: what it holds for. Raises OSError."""
+        file = _File(_VERSION, key, self._grid(self._target), self._draft and self._grid(self._draft))
+        temporary = path.with_name(f".{path.name}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(msgspec.json.encode(file))
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: Path, key: str) -> Self:
+        """Raises OSError where there is no file, CostFileError for one that holds no table for ``key``."""
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            if file.version != _VERSION or file.key != key:
+                raise CostFileError("it was measured for something else")
+            return cls(_surface(file.target), file.draft and _surface(file.draft))
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+            raise CostFileError(str(error)) from error
+
+    def _grid(self, surface: Surface) -> _Grid:
+        seconds = [[self._pace * value for value in row] for row in surface.values]
+        return _Grid(surface.tokens, surface.context, seconds)
+
+
+def _surface(grid: _Grid) -> Surface:
+    return Surface(grid.tokens, grid.context, grid.seconds)
