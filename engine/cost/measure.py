@@ -1,4 +1,4 @@
-"""Times a pair on its own KV memory before it serves: a second or so, and no more than a few."""
+"""Times a pair on its own KV memory before it serves: two seconds, and no more than that by a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..tree import plan_shape
 from .surface import Surface
 from .table import CostTable
 
-_BUDGET = 3.0  # seconds for the target, and again for the draft; what is left out is extrapolated
+_BUDGET = 1.5  # seconds for the target, and a third of it for the draft; the rest is extrapolated
 _SHALLOW, _DEEP = 256, 2048  # KV rows, all requests together
 # Tokens and whether they attend to many rows, the most telling first: a large model gets no further.
 _TARGET_ORDER = (
@@ -69,18 +69,18 @@ def measure_costs(
         return lambda: proposer.grow(items)
 
     def surface(
-        order: Iterable[tuple[int, bool]], prepare: Prepare, positions: int, most_tokens: int
+        order: Iterable[tuple[int, bool]], prepare: Prepare, positions: int, most_tokens: int, budget: float
     ) -> Surface:
         shallow = min(_SHALLOW, limits.num_rows, positions)
         deep = _DEEP if limits.num_rows >= _DEEP else None
-        points = _time(order, prepare, shallow, deep, device)
+        points = _time(order, prepare, shallow, deep, budget, device)
         return _surface(points, most_tokens, shallow, limits.num_rows)
 
     return CostTable(
-        surface(_TARGET_ORDER, run_target, limits.target_positions, limits.max_tokens),
+        surface(_TARGET_ORDER, run_target, limits.target_positions, limits.max_tokens, _BUDGET),
         None
         if proposer is None
-        else surface(_DRAFT_ORDER, run_draft, limits.draft_positions, limits.max_requests),
+        else surface(_DRAFT_ORDER, run_draft, limits.draft_positions, limits.max_requests, _BUDGET / 3),
     )
 
 
@@ -88,7 +88,7 @@ def measure_pace(target: StepModel, table: CostTable, device: torch.device) -> N
     """Bring a table that was measured another day to today's speed, by one small forward."""
     inputs = _target_inputs(1, _TREE, _TREE, device)
     assert inputs is not None
-    timed = _time([(1, False)], lambda *_: lambda: target.forward(inputs), _TREE, None, device)
+    timed = _time([(1, False)], lambda *_: lambda: target.forward(inputs), _TREE, None, _BUDGET, device)
     table.set_pace(1, _TREE, timed[1, False])
 
 
@@ -98,10 +98,11 @@ def _time(
     prepare: Prepare,
     shallow: int,
     deep: int | None,
+    budget: float,
     device: torch.device,
 ) -> dict[tuple[int, bool], float]:
     """Seconds of each point that there is time for; at least of the first that can be run."""
-    deadline = time.perf_counter() + _BUDGET
+    deadline = time.perf_counter() + budget
     timed: dict[tuple[int, bool], float] = {}
     for tokens, is_deep in order:
         context = deep if is_deep else shallow
@@ -168,9 +169,7 @@ def _surface(points: Points, max_tokens: int, shallow: int, num_rows: int) -> Su
     return Surface(tokens, context, seconds.tolist())
 
 
-def _along(
-    tokens: Sequence[int], points: Mapping[int, float], growth: float
-) -> NDArray[np.float64]:
+def _along(tokens: Sequence[int], points: Mapping[int, float], growth: float) -> NDArray[np.float64]:
     """Values at ``tokens``, on straight lines through the points."""
     known = sorted(points)
     values = [points[size] for size in known]
