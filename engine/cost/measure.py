@@ -174,12 +174,13 @@ def _along(tokens: Sequence[int], points: Mapping[int, float], growth: float) ->
     known = sorted(points)
     values = [points[size] for size in known]
     wanted = np.array(tokens, dtype=float)
-    result = np.interp(wanted, known, values)
+    result: NDArray[np.float64] = np.interp(wanted, known, values)
     last = known[-1]
     rise = growth * values[0] / last
     if len(known) > 1:
         rise = (values[-1] - values[-2]) / (last - known[-2])
-    return result + np.maximum(rise, 0.0) * np.maximum(wanted - last, 0.0)
+    beyond: NDArray[np.float64] = max(rise, 0.0) * np.maximum(wanted - last, 0.0)
+    return result + beyond
 
 
 def _rising(first: int, last: int, factor: int) -> tuple[int, ...]:

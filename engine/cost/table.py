@@ -92,7 +92,8 @@ class CostTable:
 
     def save(self, path: Path, key: str) -> None:
         """Write the table, as it was measured or has become. key: what it holds for. Raises OSError."""
-        file = _File(_VERSION, key, self._grid(self._target), self._draft and self._grid(self._draft))
+        draft = None if self._draft is None else self._grid(self._draft)
+        file = _File(_VERSION, key, self._grid(self._target), draft)
         temporary = path.with_name(f".{path.name}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(file))
@@ -105,7 +106,8 @@ class CostTable:
             file = msgspec.json.decode(path.read_bytes(), type=_File)
             if file.version != _VERSION or file.key != key:
                 raise CostFileError("it was measured for something else")
-            return cls(_surface(file.target), file.draft and _surface(file.draft))
+            draft = None if file.draft is None else _surface(file.draft)
+            return cls(_surface(file.target), draft)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise CostFileError(str(error)) from error
 
