@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -13,7 +12,8 @@ import typer
 
 from resispec.engine.config import ConfigError
 
-from .exit_codes import ExitCode
+from .audit_command import audit
+from .exit_codes import ExitCode, failed
 from .options import settings_command
 from .settings import load_settings
 
@@ -40,13 +40,14 @@ def _serve(flags: Mapping[str, Any]) -> None:
     try:
         settings = load_settings(flags)
     except ConfigError as exc:
-        raise _failed(exc, ExitCode.CONFIGURATION) from None
+        raise failed(exc, ExitCode.CONFIGURATION) from None
     from .serve import serve
 
     raise typer.Exit(serve(settings))
 
 
 app.command("serve")(settings_command(_serve))
+app.command("audit")(audit)
 
 
 @app.command()
@@ -60,7 +61,7 @@ def prepare(
     try:
         folder = prepare_default(offline=offline)
     except ModelError as exc:
-        raise _failed(exc, ExitCode.MODEL) from None
+        raise failed(exc, ExitCode.MODEL) from None
     print(f"The default model is ready in {folder}")  # noqa: T201
 
 
@@ -113,7 +114,7 @@ def distill(
         )
         folder = run(settings, Console())
     except ModelError as exc:
-        raise _failed(exc, ExitCode.MODEL) from None
+        raise failed(exc, ExitCode.MODEL) from None
     command = shlex.join(["resispec", "serve", "--target", target, "--draft", str(folder)])
     print(f"The draft is ready: {command}")  # noqa: T201
 
@@ -182,90 +183,22 @@ def bench(
         with openmp_for_engine():
             from resispec.engine.bench.command import run
     except ConfigError as exc:
-        raise _failed(exc, ExitCode.CONFIGURATION) from None
+        raise failed(exc, ExitCode.CONFIGURATION) from None
     from resispec.models.base import ModelError
 
     try:
         complete = run(settings)
     except ConfigError as exc:
-        raise _failed(exc, ExitCode.CONFIGURATION) from None
+        raise failed(exc, ExitCode.CONFIGURATION) from None
     except ModelError as exc:
-        raise _failed(exc, ExitCode.MODEL) from None
+        raise failed(exc, ExitCode.MODEL) from None
     raise typer.Exit(ExitCode.OK if complete else ExitCode.ERROR)
-
-
-@app.command()
-def audit(
-    cases: Annotated[
-        Path | None, typer.Option(help="JSON list of nodes: p, q, head, tail_draws.", show_default=False)
-    ] = None,
-    trees: Annotated[
-        Path | None,
-        typer.Option(help="JSON list of trees: depth, head_size, tail_draws, laws.", show_default=False),
-    ] = None,
-    pair: Annotated[bool, typer.Option("--pair", help="Measure acceptance on a pair's own laws.")] = False,
-    target: Annotated[str | None, typer.Option(help="The pair's target.", show_default="default")] = None,
-    draft: Annotated[str | None, typer.Option(help="The pair's draft.", show_default="default")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of the pair's text.", show_default="1")] = None,
-    positions: Annotated[
-        int | None, typer.Option(help="Of the text the target writes.", show_default="512")
-    ] = None,
-    children: Annotated[
-        str | None, typer.Option(help="Numbers of children.", show_default="1,2,3,4,8")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.", show_default="0")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.", show_default="auto")] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the pair's figures and plot.", show_default=False)
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Say what every verifier's output law really is, and how much it accepts.
-
-    With --cases and --trees by exact enumeration, at single nodes and over whole trees; with --pair on the
-    laws of a pair along text that its target writes, against the most that any exact rule can accept.
-    """
-    from resispec.engine.audit.settings import PairSettings, parse_children
-
-    try:
-        given: dict[str, Any] = {
-            "target": target,
-            "draft": draft,
-            "temperature": temperature,
-            "positions": positions,
-            "children": None if children is None else parse_children(children),
-            "seed": seed,
-            "device": device,
-            "offline": offline or None,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        if not pair and (given or output is not None):
-            raise ConfigError(f"--{next(iter(given), 'output')} goes with --pair")
-        if cases is None and trees is None and not pair:
-            raise ConfigError("nothing to audit; give --cases FILE, --trees FILE or --pair")
-        settings = PairSettings(**given) if pair else None
-        from resispec.engine.audit.command import run
-        from resispec.models.base import ModelError
-    except ConfigError as exc:
-        raise _failed(exc, ExitCode.CONFIGURATION) from None
-    try:
-        run(cases, trees, settings, output, as_json=json)
-    except ConfigError as exc:
-        raise _failed(exc, ExitCode.CONFIGURATION) from None
-    except ModelError as exc:
-        raise _failed(exc, ExitCode.MODEL) from None
 
 
 @app.command()
 def version() -> None:
     """Print the version."""
     print(installed_version("resispec"))  # noqa: T201
-
-
-def _failed(exc: Exception, code: ExitCode) -> typer.Exit:
-    print(f"resispec: {exc}", file=sys.stderr)  # noqa: T201
-    return typer.Exit(code)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..config import ConfigError
+from .uniformity import fewest_answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,33 @@ class PairSettings:
             raise ConfigError(f"--positions is {self.positions}; it must be 2 or more")
         if not self.children or min(self.children) < 1 or max(self.children) > 64:
             raise ConfigError("--children takes numbers from 1 to 64, with commas between them")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """What to ask of a running server. Raises ConfigError, naming the option, for what cannot be tested."""
+
+    url: str
+    target: str = "default"
+    temperature: float = 1.0
+    answers: int = 2000  # over all prompts
+    tokens: int = 4  # of an answer; the first comes with the prompt, the others from trees
+    verifier: str | None = None  # None: the server's
+    seed: int = 0  # of the tests' own coins; the server draws as it likes
+    device: str = "auto"
+    dtype: str = "auto"
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(f"--temperature is {self.temperature}; it must be above 0")
+        if not 1 <= self.tokens <= 8:
+            raise ConfigError(f"--tokens is {self.tokens}; it must be from 1 to 8")
+        if self.answers < fewest_answers(self.tokens):
+            raise ConfigError(
+                f"--answers is {self.answers}; with {self.tokens} tokens each, at least "
+                f"{fewest_answers(self.tokens)} are needed"
+            )
 
 
 def parse_children(text: str) -> tuple[int, ...]:

@@ -130,8 +130,13 @@ def test_table_json_and_plot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--temperature", "0.5"], "--temperature goes with --pair"),
+        (["--temperature", "0.5"], "--temperature goes with --pair or --live"),
         (["--output", "x"], "--output goes with --pair"),
+        (["--answers", "200"], "--answers goes with --live"),
+        (["--live", "http://localhost:1", "--pair"], "--live goes alone"),
+        (["--live", "http://localhost:1", "--children", "2"], "--children goes with --pair"),
+        (["--live", "http://localhost:1"], "--live: no answer from http://localhost:1"),
+        (["--live", "localhost"], "--live is 'localhost'"),
         (["--pair", "--temperature", "0"], "--temperature is 0"),
         (["--pair", "--children", "1,x"], "--children is '1,x'"),
         (["--pair", "--children", "0"], "--children takes numbers from 1"),
