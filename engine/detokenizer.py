@@ -18,6 +18,7 @@ class Piece:
 
     text: str
     num_tokens: int  # of the block, kept; the last of them completed the stop string, if there is one
+    ends: tuple[int, ...] = ()  # of each kept token: characters of the answer decoded with it
     stop: str | None = None  # the stop string that ended the answer
 
 
@@ -37,9 +38,15 @@ class IncrementalDetokenizer:
         self._include_stop = sampling.include_stop_str_in_output
         self._min_tokens = sampling.min_tokens
         self._num_tokens = 0
+        self._num_decoded = 0  # characters
         self._released = 0  # characters
         self._held = ""  # decoded, but it may be the beginning of a stop string
         self._stopped = False
+
+    @property
+    def num_characters(self) -> int:
+        """Length of the answer so far, text that is held back included."""
+        return self._num_decoded
 
     def push(self, token_ids: Sequence[int]) -> Piece:
         """Take the next accepted tokens, in order.
@@ -48,31 +55,35 @@ class IncrementalDetokenizer:
         """
         if self._stopped:
             raise ValueError("this answer was ended by a stop string")
-        if self._matcher is None:
-            self._num_tokens += len(token_ids)
-            return Piece("".join(map(self._decoder.push, token_ids)), len(token_ids))
-
-        pieces = []
+        pieces: list[str] = []
+        ends: list[int] = []
         for index, token_id in enumerate(token_ids):
             self._num_tokens += 1
             text = self._decoder.push(token_id)
+            self._num_decoded += len(text)
+            ends.append(self._num_decoded)
+            if self._matcher is None:
+                pieces.append(text)
+                continue
             match = self._matcher.feed(text, armed=self._num_tokens >= self._min_tokens)
             self._held += text
             if match is not None:
-                pieces.append(
-                    self._held[: (match.end if self._include_stop else match.start) - self._released]
-                )
-                self._held = ""
                 self._stopped = True
-                return Piece("".join(pieces), index + 1, match.stop)
+                self._num_decoded = match.end if self._include_stop else match.start
+                pieces.append(self._held[: self._num_decoded - self._released])
+                self._held = ""
+                shown = tuple(min(end, self._num_decoded) for end in ends)
+                return Piece("".join(pieces), index + 1, shown, match.stop)
             pieces.append(self._release(len(self._held) - self._matcher.undecided))
-        return Piece("".join(pieces), len(token_ids))
+        return Piece("".join(pieces), len(token_ids), tuple(ends))
 
     def finish(self) -> str:
         """The text still held back when the answer ends for another reason. Empty after a stop string."""
         if self._stopped:
             return ""
-        text = self._held + self._decoder.finish()
+        rest = self._decoder.finish()
+        self._num_decoded += len(rest)
+        text = self._held + rest
         self._held = ""
         return text
 

@@ -75,8 +75,8 @@ class Engine:
         sequence = self._sequences.get(request_id)
         if sequence is not None:
             tally = StepTally()
-            output = self._finish(sequence, "", (), FinishReason.ABORT, None, tally, time.monotonic())
-            self._ended.append((output, tally.finished[0]))
+            output = RequestOutput(request_id, "", (), self._usage(sequence), FinishReason.ABORT)
+            self._ended.append((self._finish(sequence, output, tally, time.monotonic()), tally.finished[0]))
 
     def step(self) -> StepResult:
         """Run one step for everybody there is room for."""
@@ -128,6 +128,7 @@ class Engine:
                 sum(result.draft_seconds for result, _ in parts),
                 sum(result.verify_seconds for result, _ in parts),
                 sum(result.sample_seconds for result, _ in parts),
+                {i: part.prompt_logprobs[0] for i, (part, _) in enumerate(parts) if part.prompt_logprobs},
             ),
             {index: errors[0] for index, (_, errors) in enumerate(parts) if errors},
         )
@@ -154,6 +155,7 @@ class Engine:
             try:
                 if index in errors:
                     raise errors[index]
+                item.sequence.prompt_logprobs += result.prompt_logprobs.get(index, ())
                 if outcome is None:
                     self._commit_chunk(item)
                 elif outcome.bad:
@@ -182,13 +184,15 @@ class Engine:
         room = self.info.max_model_len - len(sequence.token_ids)
         cut = cut_block(outcome.tokens, sampling, self.info.eos_token_ids, sequence.num_output, room)
         piece = sequence.detokenizer.push(outcome.tokens[: cut.num_text_tokens])
-        text, reason, stop = piece.text, cut.finish_reason, cut.stop_reason
+        text, reason = piece.text, cut.finish_reason
         tokens = outcome.tokens[: cut.num_tokens]
-        stopped: int | str | None = stop
+        stopped: int | str | None = cut.stop_reason
         if piece.stop is not None:
             tokens, reason, stopped = outcome.tokens[: piece.num_tokens], FinishReason.STOP, piece.stop
         elif reason is not None:
             text += sequence.detokenizer.finish()
+        unshown = len(tokens) - len(piece.ends)  # an EOS or stop id
+        is_first = sequence.num_output == 0
 
         slots = outcome.slots[: len(tokens)]
         ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens
@@ -204,10 +208,19 @@ class Engine:
         self._declare(sequence, tokens)
         tally.residual_underflow += outcome.underflow
         tally.delivered(sequence, len(tokens), now)
-        if reason is None:
-            output = RequestOutput(sequence.request_id, text, tokens, self._usage(sequence))
-        else:
-            output = self._finish(sequence, text, tokens, reason, stopped, tally, now)
+        output = RequestOutput(
+            sequence.request_id,
+            text,
+            tokens,
+            self._usage(sequence),
+            reason,
+            stopped,
+            text_ends=piece.ends + (sequence.detokenizer.num_characters,) * unshown,
+            logprobs=outcome.logprobs[: len(tokens)],
+            prompt_logprobs=tuple(sequence.prompt_logprobs) if is_first else (),
+        )
+        if reason is not None:
+            output = self._finish(sequence, output, tally, now)
         if outcome.trace is None or sequence.trace_decoder is None:
             return output
         return replace(output, trace=(with_texts(outcome.trace, tokens, sequence.trace_decoder),))
@@ -217,30 +230,26 @@ class Engine:
         self._kv.extend(sequence.entry, tokens, sequence.target_rows, sequence.draft_rows)
 
     def _finish(
-        self,
-        sequence: Sequence,
-        text: str,
-        tokens: tuple[int, ...],
-        reason: FinishReason,
-        stop_reason: int | str | None,
-        tally: StepTally,
-        now: float,
-        error: str | None = None,
+        self, sequence: Sequence, output: RequestOutput, tally: StepTally, now: float
     ) -> RequestOutput:
-        usage = self._usage(sequence)
+        """Forget a sequence; its last ``output`` with its metrics."""
+        reason = output.finish_reason
+        assert reason is not None
         speculative = self.info.draft is not None and sequence.request.speculation.enabled
         metrics = request_metrics(sequence, VERIFIERS[sequence.verifier].exact, speculative, now)
-        tally.finished.append(FinishedStats(reason, usage, metrics))
+        tally.finished.append(FinishedStats(reason, output.usage, metrics))
         # Rows of one that failed may hold what made it fail, and others would take them over.
         self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
         del self._sequences[sequence.request_id]
-        return RequestOutput(sequence.request_id, text, tokens, usage, reason, stop_reason, metrics, error)
+        return replace(output, metrics=metrics)
 
     def _fail(self, sequence: Sequence, error: Exception, tally: StepTally, now: float) -> RequestOutput:
         if sequence.entry is not None:
             self._runner.clear(sequence.entry.extent)
         message = f"the request failed inside the engine ({type(error).__name__}); others were not affected"
-        return self._finish(sequence, "", (), FinishReason.ERROR, None, tally, now, message)
+        usage = self._usage(sequence)
+        output = RequestOutput(sequence.request_id, "", (), usage, FinishReason.ERROR, error=message)
+        return self._finish(sequence, output, tally, now)
 
     def _usage(self, sequence: Sequence) -> Usage:
         return Usage(sequence.num_prompt, sequence.num_output, sequence.cached_tokens)

@@ -67,11 +67,28 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token under the target's raw law: the softmax of its logits, before anything a request asks for.
+
+    Natural logarithms. The alternatives are the law's likeliest tokens, whether or not this one is
+    among them.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int  # 1 + tokens that are likelier
+    top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), likeliest first
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """News of one request: the text and tokens since the last one.
 
     ``text`` may lag behind ``token_ids``: it is held back while it may still turn out to be a stop
     string or an incomplete character. The concatenation over all outputs is the whole answer.
+    ``text_ends`` says how much of the answer each token completes: ``text`` up to there is that of the
+    tokens up to it. An end may lie beyond what has been released so far, and beyond an answer that a
+    stop string cut later.
     ``usage`` covers everything so far; ``metrics`` is set once, with ``finish_reason``.
     """
 
@@ -84,6 +101,9 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     error: str | None = None  # with FinishReason.ERROR
     trace: tuple[StepTrace, ...] = ()  # of the steps behind ``token_ids``, where it was asked for
+    text_ends: tuple[int, ...] = ()  # for each of `token_ids`: characters of the answer decoded with it
+    logprobs: tuple[TokenLogprobs, ...] = ()  # for each of `token_ids`, if asked for
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # if asked for, with the first output: all but token 0
 
 
 @dataclass(frozen=True, slots=True)

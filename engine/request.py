@@ -23,13 +23,15 @@ class SamplingParams:
     repetition_penalty: float = 1.0  # > 0, over prompt and output tokens
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, bias in [-100, 100])
     seed: int | None = None  # None: an independent stream of its own
-    max_tokens: int | None = None  # None: up to the end of the context
+    max_tokens: int | None = None  # None: up to the end of the context; 0: only with prompt_logprobs
     min_tokens: int = 0  # no EOS and no stop id before this many output tokens
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    logprobs: int | None = None  # alternatives beside each output token's own; None: no log-probabilities
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from .sequence import Sequence
 from .tree import TreeShape, plan_shape
 from .verifiers.table import VERIFIERS
 
+_SCORED_ROWS = 256  # of a prompt whose log-probabilities are wanted, in one step: each costs a row of logits
 _HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing answer seldom moves
 
 
@@ -147,6 +148,8 @@ class Scheduler:
         # After a preemption the last token waits for its own step, with its tree.
         left = sequence.remaining - (1 if sequence.num_output else 0)
         chunk = min(left, draft.budget)
+        if sequence.reusable_rows is not None:
+            chunk = min(chunk, _SCORED_ROWS)
         if not self._ensure(sequence, sequence.target_rows + chunk, draft, preempt=True):
             return
         draft.items.append(PlannedSequence(sequence, chunk, None))
@@ -156,9 +159,9 @@ class Scheduler:
         length = len(sequence.token_ids)
         nodes = self.config.max_tree_nodes if self.config.draft_positions else 0
         most = length + nodes + min(_HEADROOM, self._tokens_left(sequence))
-        salt = sequence.request.cache_salt
-        admission = self.kv.admit(sequence.token_ids, salt, most) or self.kv.admit(
-            sequence.token_ids, salt, length + nodes
+        salt, reusable = sequence.request.cache_salt, sequence.reusable_rows
+        admission = self.kv.admit(sequence.token_ids, salt, most, reusable) or self.kv.admit(
+            sequence.token_ids, salt, length + nodes, reusable
         )
         if admission is None:
             return False
@@ -171,7 +174,7 @@ class Scheduler:
         sequence.draft_rows = admission.entry.draft_rows
         if sequence.scheduled_time is None:
             sequence.cached_tokens = min(admission.cached_tokens, sequence.num_prompt)
-            draft.cache_queries += sequence.num_prompt
+            draft.cache_queries += sequence.num_prompt if reusable is None else 0
             draft.cache_hits += sequence.cached_tokens
         sequence.mark_scheduled()
         self.running.append(sequence)

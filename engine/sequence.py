@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .outputs import SpeculationMetrics
+from .outputs import SpeculationMetrics, TokenLogprobs
 from .request import Request
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Sequence:
     last_token_time: float | None = None
     tally: SpeculationTally = field(default_factory=SpeculationTally)
     trace_decoder: TextDecoder | None = None  # gives each token its text, where a trace was asked for
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of token 1 and on, if asked for
 
     @property
     def request_id(self) -> str:
@@ -113,6 +114,20 @@ class Sequence:
         from a tree, and one that was preempted goes on with the tree it would have had.
         """
         return self.num_output > 0 and self.remaining == 1
+
+    def scored_positions(self, count: int) -> range:
+        """Which of the next ``count`` tokens to run have logits that score a prompt token."""
+        if self.reusable_rows is None:
+            return range(0)
+        first = max(self.target_rows, self.reusable_rows)
+        return range(first, max(first, min(self.target_rows + count, self.num_prompt - 1)))
+
+    @property
+    def reusable_rows(self) -> int | None:
+        """Cached rows it may start with; None: all there are. A row that was not run scores nothing."""
+        if self.request.sampling.prompt_logprobs is None or len(self.prompt_logprobs) >= self.num_prompt - 1:
+            return None
+        return len(self.prompt_logprobs)
 
     @property
     def order(self) -> tuple[int, float]:

@@ -6,6 +6,8 @@ from .outputs import EngineInfo
 from .request import Request, RequestError, SamplingParams
 from .verifiers.table import get
 
+MAX_LOGPROBS = 20  # alternatives at a position
+
 
 def check_request(request: Request, info: EngineInfo) -> None:
     """Raises RequestError naming the field."""
@@ -53,8 +55,14 @@ def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
         raise RequestError("a stop string is empty; it would end every answer at once", "stop")
     if sampling.min_tokens > 0 and len({*info.eos_token_ids, *sampling.stop_token_ids}) >= info.vocab_size:
         raise RequestError("every token is a stop, so min_tokens can never be reached", "min_tokens")
-    if sampling.max_tokens is not None and sampling.max_tokens < 1:
-        raise RequestError(f"max_tokens is {sampling.max_tokens}; it must be 1 or more", "max_tokens")
+    # Scoring a prompt needs no answer.
+    least = 1 if sampling.prompt_logprobs is None else 0
+    if sampling.max_tokens is not None and sampling.max_tokens < least:
+        raise RequestError(f"max_tokens is {sampling.max_tokens}; it must be {least} or more", "max_tokens")
+    for name in ("logprobs", "prompt_logprobs"):
+        value = getattr(sampling, name)
+        if value is not None:
+            _in_range(value, 0, min(MAX_LOGPROBS, info.vocab_size), name, f"from 0 to {MAX_LOGPROBS}")
 
 
 def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> None:

@@ -47,18 +47,22 @@ class KVManager:
         """Share of the rows that running sequences hold, in [0, 1]."""
         return 1.0 - self.available_rows / self.num_rows
 
-    def admit(self, token_ids: Sequence[int], salt: str, want_rows: int) -> Admission | None:
+    def admit(
+        self, token_ids: Sequence[int], salt: str, want_rows: int, reusable: int | None = None
+    ) -> Admission | None:
         """Give a new sequence ``want_rows`` rows and whatever is known of its first tokens.
 
-        The last token is never taken from the cache: its logits are wanted. None: running sequences hold
-        too much; nothing has changed then. Raises ValueError for an empty prompt.
+        The last token is never taken from the cache: its logits are wanted; nor are those from ``reusable``
+        on. None: running sequences hold too much; nothing has changed then. Raises ValueError for an empty
+        prompt.
         """
         if not token_ids:
             raise ValueError("a sequence needs at least one token")
         wanted = self._allocator.units(want_rows)
         if wanted > self.available_rows:
             return None
-        match = self.cache.lookup(token_ids[: min(len(token_ids) - 1, want_rows)], salt)
+        known = min(len(token_ids) - 1, want_rows)
+        match = self.cache.lookup(token_ids[: known if reusable is None else min(known, reusable)], salt)
         if match is None:
             extent, moves = self._new_extent(wanted)
             entry = CacheEntry(extent, salt, list(token_ids))

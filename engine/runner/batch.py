@@ -2,7 +2,8 @@
 
 Tokens are laid out item by item for those without a tree, then tree by tree, group by group; a tree
 takes ``1 + n`` tokens, its slots in order. The rows of the logits are the *nodes* of the step: the last
-token of each item that samples without a tree, then all slots of all trees.
+token of each item that samples without a tree, then all slots of all trees. Behind them come, item by
+item, the prompt positions whose logits are wanted only to score the next token of the prompt.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def build_target_batch(
     segments: list[Segment] = []
     wanted: list[int] = []
     owners: list[int] = []
+    scored: list[int] = []
     in_tree = {item for members in group_items for item in members}
     for index, item in enumerate(items):
         if index in in_tree:
@@ -52,13 +54,15 @@ def build_target_batch(
         sequence, start = item.sequence, item.sequence.target_rows
         kv_start = _kv_start(item)
         segments.append(Segment(len(ids), item.num_tokens, kv_start, start + item.num_tokens))
+        scored += [len(ids) + position - start for position in sequence.scored_positions(item.num_tokens)]
         ids += sequence.token_ids[start : start + item.num_tokens]
         positions += range(start, start + item.num_tokens)
         rows += range(kv_start + start, kv_start + start + item.num_tokens)
         if item.samples:
             owners.append(index)
             wanted.append(len(ids) - 1)
-    roots = list(range(len(owners)))
+    num_plain = len(wanted)
+    roots = list(range(num_plain))
     node_owner = list(roots)
     start = len(ids)
     group_nodes: list[int] = []
@@ -80,12 +84,13 @@ def build_target_batch(
             owners.append(index)
             start += slots
     trees = [group.tokens.flatten() for group in groups]
+    wanted += [*range(len(ids), start), *scored]
     inputs = StepInputs(
         token_ids=torch.cat([torch.tensor(ids, dtype=torch.long, device=device), *trees]),
         positions=torch.tensor(positions, device=device),
         rows=torch.tensor(rows, device=device),
         segments=tuple(segments),
-        logits_index=torch.tensor([*wanted, *range(len(ids), start)], dtype=torch.long, device=device),
+        logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
     )
     return TargetBatch(
         inputs,
@@ -94,7 +99,7 @@ def build_target_batch(
         tuple(node_owner),
         tuple(group_nodes),
         tuple(group_owners),
-        _paths(len(wanted), groups, device),
+        _paths(num_plain, groups, device),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from resispec.models.kv import KVMemory
 from ..cost.feed import feed_draft, feed_target
 from ..cost.table import CostTable
 from ..kv.extents import Extent, Move
+from ..outputs import TokenLogprobs
 from ..proposers.base import DraftItem, GrownGroup, Proposer
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
@@ -22,18 +24,23 @@ from ..sequence import Sequence
 from .batch import build_target_batch
 from .candidates import gather_candidates
 from .clock import phase_clock
+from .logprobs import prompt_logprobs
 from .verify import Outcome, Owner, Verification
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """outcomes: for each item given, None where the step did not reach the last token."""
+    """outcomes: for each item given, None where the step did not reach the last token.
+
+    prompt_logprobs: by item, of the prompt tokens scored in this step.
+    """
 
     outcomes: tuple[Outcome | None, ...]
     num_rows: int  # of the target's forward
     draft_seconds: float
     verify_seconds: float  # the target's forward
     sample_seconds: float
+    prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
 
 class Runner:
@@ -103,6 +110,7 @@ class Runner:
                 batch.owners, verification.run(logits, batch, candidates, depth), strict=True
             ):
                 outcomes[index] = outcome
+        scored = prompt_logprobs(logits[:, : self._num_ids], items, len(batch.node_owner))
         clock.mark()
         draft_seconds, verify_seconds, sample_seconds = clock.seconds()
         feed_target(self.costs, batch.inputs.segments, verify_seconds)
@@ -113,6 +121,7 @@ class Runner:
             draft_seconds,
             verify_seconds,
             sample_seconds,
+            scored,
         )
 
     @torch.inference_mode()

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..outputs import TokenLogprobs
 from ..request import SamplingParams
 from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
@@ -25,6 +26,7 @@ from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, at_ends, walk
 from .batch import TargetBatch
 from .candidates import Candidates
+from .logprobs import measure_walks, unpack_walk
 from .trace import Ends, Trees, trace_request
 
 
@@ -50,6 +52,7 @@ class Outcome:
     underflow: bool  # the correction's mass had rounded to 0; drawn from the target instead
     bad: bool  # the target's logits were not numbers; the tokens mean nothing
     trace: StepTrace | None = None  # where it was asked for
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of `tokens`, if the request asked for them
 
 
 class Verification:
@@ -90,7 +93,7 @@ class Verification:
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
-        outcomes = [_outcome(row, end.path.shape[1]) for row in result.tolist()]
+        outcomes = self._read(result, self._measure(logits, roots, end, kept, last.tokens))
         if any(owner.traced for owner in self._owners):
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
         return outcomes
@@ -105,6 +108,32 @@ class Verification:
                 outcome = replace(outcome, trace=trace)
             traced.append(outcome)
         return traced
+
+    def _measure(self, logits: Tensor, roots: Tensor, end: Walk, kept: Tensor, last: Tensor) -> Tensor | None:
+        """Log-probabilities along the walks, for those who ask; None: nobody does."""
+        wanted = [owner.sampling.logprobs for owner in self._owners]
+        if all(top is None for top in wanted):
+            return None
+        tokens = torch.cat([kept, torch.full_like(last[:, None], -1)], dim=1)
+        tokens.scatter_(1, end.num_kept[:, None], last[:, None])
+        return measure_walks(logits, torch.cat([roots[:, None], end.path], dim=1), tokens, wanted)
+
+    def _read(self, result: Tensor, logprobs: Tensor | None) -> list[Outcome]:
+        """Bring everything to the host at once."""
+        depth = (result.shape[1] - 4) // 2
+        if logprobs is None:
+            return [_outcome(row, depth) for row in result.tolist()]
+        together = torch.cat([result.flatten().double(), logprobs.flatten()]).cpu()
+        rows = together[: result.numel()].view(result.shape).long().tolist()
+        measured = iter(together[result.numel() :].view(-1, depth + 1, logprobs.shape[1]).tolist())
+        outcomes = []
+        for row, owner in zip(rows, self._owners, strict=True):
+            outcome = _outcome(row, depth)
+            if owner.sampling.logprobs is not None:
+                scores = unpack_walk(outcome.tokens, next(measured), owner.sampling.logprobs)
+                outcome = replace(outcome, logprobs=scores)
+            outcomes.append(outcome)
+        return outcomes
 
     def _tokens(self, batch: TargetBatch) -> Tensor:
         return batch.inputs.token_ids[batch.inputs.logits_index]

@@ -220,11 +220,13 @@ def test_what_is_held_back_comes_at_the_end():
     assert pieces(BYTE_LEVEL, letters("a sto"), stop=("stop",))[-1] == "sto"
 
 
-@pytest.mark.parametrize(("include", "text"), [(False, "a "), (True, "a stop")])
-def test_a_stop_string_inside_a_block(include, text):
+@pytest.mark.parametrize(
+    ("include", "text", "ends"), [(False, "a ", (1, 2, 2, 2, 2, 2)), (True, "a stop", (1, 2, 3, 4, 5, 6))]
+)
+def test_a_stop_string_inside_a_block(include, text, ends):
     sampling = SamplingParams(stop=("never", "stop"), include_stop_str_in_output=include)
     detokenizer = IncrementalDetokenizer(BYTE_LEVEL, (), sampling)
-    assert detokenizer.push(letters("a stop sign")) == Piece(text, 6, "stop")
+    assert detokenizer.push(letters("a stop sign")) == Piece(text, 6, ends, "stop")
     assert detokenizer.finish() == ""
     with pytest.raises(ValueError, match="ended"):
         detokenizer.push(letters("x"))
@@ -243,7 +245,7 @@ def test_a_stop_string_across_blocks_and_tokens():
 
 def test_a_stop_string_of_several_bytes_a_character():
     detokenizer = IncrementalDetokenizer(BYTE_FALLBACK, (), SamplingParams(stop=("。",)))
-    assert detokenizer.push(byte_ids("你好。世")) == Piece("你好", 9, "。")
+    assert detokenizer.push(byte_ids("你好。世")) == Piece("你好", 9, (0, 0, 1, 1, 1, 2, 2, 2, 2), "。")
 
 
 @pytest.mark.parametrize(("min_tokens", "kept"), [(0, 2), (2, 2), (3, 5), (6, 7)])
