@@ -15,6 +15,8 @@ from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
 from resispec.models.pack import can_pack
 
+from .budget.controller import Controller, ControllerSettings
+from .budget.costs import MeasuredCosts, reference_costs
 from .config import ConfigError, EngineConfig
 from .cost.measure import Limits
 from .cost.start import Pair, cost_key, start_costs
@@ -123,6 +125,15 @@ def assemble(
 
     eos_token_ids = tuple(token for token in target.eos_token_ids if 0 <= token < target.num_ids)
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
+    step_costs = MeasuredCosts(costs)
+    controller = Controller(
+        ControllerSettings(
+            max_step_nodes=config.max_step_nodes or _STEP_NODES[device.type],
+            baseline_probe_share=config.baseline_probe_share,
+        ),
+        step_costs,
+        reference_costs(device.type),
+    )
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -130,10 +141,10 @@ def assemble(
             max_model_len=plan.max_model_len,
             max_tree_nodes=config.max_tree_nodes,
             max_tree_depth=config.max_tree_depth,
-            max_step_nodes=config.max_step_nodes or _STEP_NODES[device.type],
             draft_positions=draft.context if draft else 0,
         ),
         kv,
+        controller,
     )
     runner = Runner(
         target_step,
@@ -141,7 +152,6 @@ def assemble(
         proposer,
         costs,
         keeps_draft_rows=not keep_hidden,
-        draft_positions=draft.context if draft else 0,
         num_ids=target.num_ids,
         eos_token_ids=eos_token_ids,
         device=device,
@@ -159,6 +169,7 @@ def assemble(
         vocab_size=target.num_ids,
         eos_token_ids=eos_token_ids,
         verifier=config.verifier,
+        speculation=config.speculation,
         verifiers=tuple(sorted(VERIFIERS.keys() - refused_verifiers.keys())),
         max_tree_nodes=config.max_tree_nodes,
         max_tree_depth=config.max_tree_depth,
@@ -168,7 +179,7 @@ def assemble(
         refused_verifiers=refused_verifiers,
         notes=notes,
     )
-    return Engine(info, target.tokenizer, kv, scheduler, runner)
+    return Engine(info, target.tokenizer, kv, scheduler, runner, controller)
 
 
 def _check_window(config: EngineConfig, *models: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .request import SpeculationMode
+
 DEFAULT = "default"  # the embedded pair
 DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
 
@@ -22,6 +24,8 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
     verifier: str = "resispec"
     allow_inexact: bool = False  # let requests choose verifiers that do not keep the target's law
+    speculation: SpeculationMode = SpeculationMode.FIXED
+    baseline_probe_share: float = 0.01  # of the steps with trees: run without, to know what that costs
     max_tree_nodes: int = 4  # candidates per tree, the root not counted; docs/trees.md says why so few
     max_tree_depth: int = 2  # drafted levels
     max_step_nodes: int | None = None  # candidates per step over all requests; None: by device

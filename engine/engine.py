@@ -9,10 +9,20 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from .budget.controller import Controller
 from .detokenizer import IncrementalDetokenizer
 from .kv.memory_manager import KVManager
-from .outputs import EngineInfo, FinishedStats, FinishReason, RequestOutput, StepResult, StepStats, Usage
-from .request import Request, RequestError
+from .outputs import (
+    EngineInfo,
+    FinishedStats,
+    FinishReason,
+    RequestOutput,
+    SpeculationMetrics,
+    StepResult,
+    StepStats,
+    Usage,
+)
+from .request import Request, RequestError, SpeculationMode
 from .runner.runner import Runner, RunResult
 from .runner.trace import with_texts
 from .runner.verify import Outcome
@@ -22,7 +32,7 @@ from .sequence import Sequence
 from .stats import StepTally, request_metrics
 from .stops import cut_block
 from .text_decoder import TextDecoder
-from .validate import check_request
+from .validate import check_request, limit_notes
 from .verifiers.table import VERIFIERS
 
 _log = logging.getLogger(__name__)
@@ -32,13 +42,20 @@ class Engine:
     """Continuous batching over one draft-target pair. Not for use by two threads at once."""
 
     def __init__(
-        self, info: EngineInfo, tokenizer: Tokenizer, kv: KVManager, scheduler: Scheduler, runner: Runner
+        self,
+        info: EngineInfo,
+        tokenizer: Tokenizer,
+        kv: KVManager,
+        scheduler: Scheduler,
+        runner: Runner,
+        controller: Controller,
     ) -> None:
         self.info = info
         self._tokenizer = tokenizer
         self._kv = kv
         self._scheduler = scheduler
         self._runner = runner
+        self._controller = controller
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
 
@@ -56,12 +73,17 @@ class Engine:
         if request.request_id in self._sequences:
             raise RequestError(f"a request with id {request.request_id!r} is already running", "request_id")
         check_request(request, self.info)
+        sampling, wanted = request.sampling, request.speculation
+        verifier = wanted.verifier or self.info.verifier
         sequence = Sequence(
             request,
-            request.speculation.verifier or self.info.verifier,
-            stream_key(request.sampling.seed),
-            IncrementalDetokenizer(self._tokenizer, request.prompt_token_ids, request.sampling),
+            verifier,
+            stream_key(sampling.seed),
+            IncrementalDetokenizer(self._tokenizer, request.prompt_token_ids, sampling),
             list(request.prompt_token_ids),
+            (wanted.mode or self.info.speculation) if wanted.enabled else SpeculationMode.OFF,
+            limit_notes(wanted, self.info),
+            self._controller.history(verifier, sampling),
         )
         if request.speculation.trace:
             sequence.trace_decoder = TextDecoder(
@@ -170,8 +192,7 @@ class Engine:
     def _commit_chunk(self, item: PlannedSequence) -> None:
         """A part of a prompt that is not yet its end."""
         sequence = item.sequence
-        if self._runner.drafts(item):
-            sequence.draft_rows = sequence.target_rows
+        sequence.draft_rows += item.catch_up
         sequence.target_rows += item.num_tokens
         self._declare(sequence, ())
 
@@ -203,6 +224,9 @@ class Engine:
             # The draft ran a kept candidate if it has a kept child; the last may not have been run.
             kept = max(0, len(slots) - 1) if self._runner.keeps_draft_rows else 0
             sequence.draft_rows = ran + kept
+            self._controller.observe(sequence.history, item.shape, len(outcome.slots))
+        else:
+            sequence.draft_rows += item.catch_up
         sequence.target_rows = ran + len(slots)
         sequence.token_ids += tokens
         self._declare(sequence, tokens)
@@ -235,8 +259,7 @@ class Engine:
         """Forget a sequence; its last ``output`` with its metrics."""
         reason = output.finish_reason
         assert reason is not None
-        speculative = self.info.draft is not None and sequence.request.speculation.enabled
-        metrics = request_metrics(sequence, VERIFIERS[sequence.verifier].exact, speculative, now)
+        metrics = request_metrics(sequence, self._speculation(sequence), now)
         tally.finished.append(FinishedStats(reason, output.usage, metrics))
         # Rows of one that failed may hold what made it fail, and others would take them over.
         self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
@@ -250,6 +273,12 @@ class Engine:
         usage = self._usage(sequence)
         output = RequestOutput(sequence.request_id, "", (), usage, FinishReason.ERROR, error=message)
         return self._finish(sequence, output, tally, now)
+
+    def _speculation(self, sequence: Sequence) -> SpeculationMetrics | None:
+        if self.info.draft is None or sequence.mode is SpeculationMode.OFF:
+            return None
+        exact = VERIFIERS[sequence.verifier].exact
+        return sequence.tally.metrics(sequence.verifier, exact, sequence.mode, sequence.notes)
 
     def _usage(self, sequence: Sequence) -> Usage:
         return Usage(sequence.num_prompt, sequence.num_output, sequence.cached_tokens)

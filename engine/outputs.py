@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .request import SpeculationMode
 from .trace import StepTrace
 
 
@@ -21,6 +22,8 @@ class SpeculationMetrics:
 
     verifier: str
     exact: bool
+    mode: SpeculationMode = SpeculationMode.FIXED
+    notes: tuple[str, ...] = ()  # what of the request's tree was cut to the server's limits
     num_spec_steps: int = 0  # steps whose tree held at least one candidate
     num_draft_tokens: int = 0  # candidates verified by the target, over all trees
     num_spec_tokens: int = 0  # most candidates one path could have kept, over all steps
@@ -179,5 +182,6 @@ class EngineInfo:
     kv_rows: int  # tokens that fit into the KV memory
     kv_bytes_per_row: int  # both models
     generation_defaults: dict[str, float] = field(default_factory=dict)  # temperature, top_p, ..: model's own
+    speculation: SpeculationMode = SpeculationMode.FIXED  # of requests that do not say
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each

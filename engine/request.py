@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,24 @@ class SamplingParams:
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
 
 
+class SpeculationMode(StrEnum):
+    """How much is drafted."""
+
+    AUTO = "auto"  # as much as pays, none included
+    FIXED = "fixed"  # always the same trees; without a seed, smaller ones under load
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
     """Per-request speculation. ``None`` means the server's own setting."""
 
-    enabled: bool = True
+    enabled: bool = True  # False: whatever the mode, none
     verifier: str | None = None
     max_nodes: int | None = None  # candidates in a tree, the root not counted
     max_depth: int | None = None  # drafted levels
     trace: bool = False  # give a `StepTrace` of every step
+    mode: SpeculationMode | None = None
 
 
 @dataclass(frozen=True, slots=True)

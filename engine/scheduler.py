@@ -12,10 +12,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 
+from .budget.base import Choice, Off, View
+from .budget.controller import Controller
+from .budget.ladder import kind_of, shape_of
 from .kv.extents import Move
 from .kv.memory_manager import KVManager
+from .request import SpeculationMode
 from .sequence import Sequence
-from .tree import TreeShape, plan_shape
+from .tree import TreeShape
 from .verifiers.table import VERIFIERS
 
 _SCORED_ROWS = 256  # of a prompt whose log-probabilities are wanted, in one step: each costs a row of logits
@@ -29,7 +33,6 @@ class SchedulerConfig:
     max_model_len: int
     max_tree_nodes: int
     max_tree_depth: int
-    max_step_nodes: int  # candidates per step, shared by the requests that decode
     draft_positions: int  # 0: there is no draft
 
 
@@ -38,6 +41,7 @@ class PlannedSequence:
     sequence: Sequence
     num_tokens: int  # committed tokens to run: 1 while decoding, a chunk while prefilling
     shape: TreeShape | None  # candidates to grow behind the last token
+    catch_up: int = 0  # without a tree: tokens that the draft runs of those it has missed
 
     @property
     def samples(self) -> bool:
@@ -64,7 +68,6 @@ class _Draft:
     """A plan in the making."""
 
     budget: int
-    share: int = 0  # candidates that each decoding request may have
     moves: list[Move] = field(default_factory=list)
     items: list[PlannedSequence] = field(default_factory=list)
     preempted: int = 0
@@ -76,9 +79,10 @@ class _Draft:
 class Scheduler:
     """Holds who waits and who runs. Rows are the manager's; tokens are the sequences'."""
 
-    def __init__(self, config: SchedulerConfig, kv: KVManager) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVManager, controller: Controller) -> None:
         self.config = config
         self.kv = kv
+        self._controller = controller
         self.running: list[Sequence] = []
         self._waiting: list[tuple[tuple[int, float], int, Sequence]] = []
         self._tick = count()
@@ -107,10 +111,14 @@ class Scheduler:
         draft = _Draft(budget=self.config.max_num_batched_tokens)
         self.running.sort(key=lambda sequence: sequence.order)
         decoding = [sequence for sequence in self.running if sequence.is_decoding]
-        draft.share = self.config.max_step_nodes // max(1, len(decoding))
-        for sequence in decoding:
-            self._plan_decode(sequence, draft)
-        for sequence in [s for s in self.running if not s.is_decoding]:
+        prefilling = [sequence for sequence in self.running if not sequence.is_decoding]
+        prompts = min(draft.budget, sum(sequence.remaining for sequence in prefilling))
+        views = [self._view(sequence) for sequence in decoding]
+        for sequence, view, choice in zip(
+            decoding, views, self._controller.plan(views, prompts), strict=True
+        ):
+            self._plan_decode(sequence, view, choice, draft)
+        for sequence in prefilling:
             self._plan_prefill(sequence, draft)
         while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
             if draft.preempted or not self._admit(self._waiting[0][2], draft):
@@ -124,21 +132,22 @@ class Scheduler:
             tuple(draft.off.items()),
         )
 
-    def _plan_decode(self, sequence: Sequence, draft: _Draft) -> None:
+    def _plan_decode(self, sequence: Sequence, view: View, choice: Choice, draft: _Draft) -> None:
         if sequence.entry is None:  # preempted by an earlier one
             return
-        shape, reason = self._shape(sequence, draft.share)
+        shape = shape_of(kind_of(view), choice.budget) if choice.budget else None
+        off, catch_up = choice.off, choice.catch_up
         length = len(sequence.token_ids)
         rows = length + (shape.num_nodes if shape else 0)
         # A request with a seed gets the same trees whatever else is running, so it never goes without.
-        may_drop = shape is not None and sequence.request.sampling.seed is None
+        may_drop = shape is not None and sequence.is_free
         if may_drop and not self._ensure(sequence, rows, draft, preempt=False):
-            shape, reason, rows = None, "kv_memory", length
+            shape, off, catch_up, rows = None, Off.KV_MEMORY, 0, length
         if not self._ensure(sequence, rows, draft, preempt=True):
             return
-        if reason:
-            draft.off[reason] += 1
-        item = PlannedSequence(sequence, 1, shape)
+        if off is not None:
+            draft.off[off] += 1
+        item = PlannedSequence(sequence, 1, shape, catch_up)
         draft.items.append(item)
         draft.budget -= 1 + item.num_nodes
 
@@ -152,8 +161,17 @@ class Scheduler:
             chunk = min(chunk, _SCORED_ROWS)
         if not self._ensure(sequence, sequence.target_rows + chunk, draft, preempt=True):
             return
-        draft.items.append(PlannedSequence(sequence, chunk, None))
+        item = PlannedSequence(sequence, chunk, None, self._prompt_catch_up(sequence, chunk))
+        draft.items.append(item)
         draft.budget -= chunk
+
+    def _prompt_catch_up(self, sequence: Sequence, chunk: int) -> int:
+        """Prompt tokens that the draft runs beside a chunk: all that the target has run, or none."""
+        if chunk == sequence.remaining or len(sequence.token_ids) > self.config.draft_positions:
+            return 0
+        if not self._controller.keeps_up(sequence.mode, is_free=sequence.is_free):
+            return 0
+        return sequence.target_rows - sequence.draft_rows
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> bool:
         length = len(sequence.token_ids)
@@ -179,7 +197,8 @@ class Scheduler:
         sequence.mark_scheduled()
         self.running.append(sequence)
         if sequence.is_decoding:
-            self._plan_decode(sequence, draft)
+            view = self._view(sequence)
+            self._plan_decode(sequence, view, self._controller.late(view), draft)
         else:
             self._plan_prefill(sequence, draft)
         return True
@@ -217,33 +236,32 @@ class Scheduler:
         limit = sequence.request.sampling.max_tokens
         return left if limit is None else min(left, limit - sequence.num_output)
 
-    def _shape(self, sequence: Sequence, share: int) -> tuple[TreeShape | None, str | None]:
-        """The tree to grow, or None and why not (no reason: nothing was to be gained)."""
-        wanted = sequence.request.speculation
-        if not self.config.draft_positions:
-            return None, None
-        if not wanted.enabled:
-            return None, "request"
-        nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
-        most_levels = min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth)
-        depth = self._tokens_left(sequence) - 1
-        if depth <= 0:
-            return None, None
-        if sequence.request.sampling.seed is None:
-            nodes = min(nodes, share)
-        if nodes == 0:
-            return None, "load"
-        # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
-        room = self.config.draft_positions - len(sequence.token_ids)
-        if room < 0:
-            return None, "draft_context"
-        greedy = sequence.request.sampling.temperature == 0
+    def _view(self, sequence: Sequence) -> View:
+        """A decoding sequence as the controller sees it, with the most its tree may hold."""
+        wanted, length = sequence.request.speculation, len(sequence.token_ids)
         verifier = VERIFIERS[sequence.verifier]
-        shape = plan_shape(
-            nodes,
-            most_levels,
-            greedy=greedy,
+        # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
+        room = self.config.draft_positions - length
+        off = None
+        if self.config.draft_positions and sequence.mode is SpeculationMode.OFF:
+            off = Off.REQUEST
+        elif self.config.draft_positions and room < 0:
+            off = Off.DRAFT_CONTEXT
+        most = (
+            min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth),
+            self._tokens_left(sequence) - 1,
+            room + 1,
+        )
+        nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
+        return View(
+            history=sequence.history,
+            mode=sequence.mode,
+            is_free=sequence.is_free,
+            max_nodes=nodes if self.config.draft_positions else 0,
+            max_depth=max(0, min(most)),
+            off=off,
+            length=length,
+            behind=length - sequence.draft_rows,
             drawing=verifier.drawing,
             shares_nodes=verifier.shares_nodes,
         )
-        return shape.cut(min(depth, room + 1)), None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .outputs import SpeculationMetrics, TokenLogprobs
-from .request import Request
+from .request import Request, SpeculationMode
 
 if TYPE_CHECKING:
+    from .budget.history import History
     from .detokenizer import IncrementalDetokenizer
     from .kv.prefix_cache import CacheEntry
     from .text_decoder import TextDecoder
@@ -42,10 +43,14 @@ class SpeculationTally:
             _bump(self.accepted_by_depth, level)
             _bump(self.accepted_by_child, child)
 
-    def metrics(self, verifier: str, exact: bool) -> SpeculationMetrics:
+    def metrics(
+        self, verifier: str, exact: bool, mode: SpeculationMode, notes: tuple[str, ...]
+    ) -> SpeculationMetrics:
         return SpeculationMetrics(
             verifier=verifier,
             exact=exact,
+            mode=mode,
+            notes=notes,
             num_spec_steps=self.num_steps,
             num_draft_tokens=self.num_draft_tokens,
             num_spec_tokens=self.num_spec_tokens,
@@ -79,6 +84,9 @@ class Sequence:
     key: int  # of the uniforms' streams
     detokenizer: IncrementalDetokenizer
     token_ids: list[int]
+    mode: SpeculationMode
+    notes: tuple[str, ...]  # what of the asked tree was cut to the limits
+    history: History
     entry: CacheEntry | None = None  # its rows; None while waiting
     target_rows: int = 0
     draft_rows: int = 0
@@ -128,6 +136,15 @@ class Sequence:
         if self.request.sampling.prompt_logprobs is None or len(self.prompt_logprobs) >= self.num_prompt - 1:
             return None
         return len(self.prompt_logprobs)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its trees may depend on the load and on times: it has no seed, or trees that are chosen
+        and nothing that is drawn.
+        """
+        sampling = self.request.sampling
+        chosen = self.mode is SpeculationMode.AUTO and sampling.temperature == 0
+        return sampling.seed is None or chosen
 
     @property
     def order(self) -> tuple[int, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from .outputs import FinishedStats, RequestMetrics, SpeculationStats
+from .outputs import FinishedStats, RequestMetrics, SpeculationMetrics, SpeculationStats
 from .sequence import Sequence
 from .tree import TreeShape
 
@@ -75,7 +75,7 @@ class StepTally:
         self.verifiers.setdefault(verifier, VerifierTally(exact)).add(shape, children)
 
 
-def request_metrics(sequence: Sequence, exact: bool, speculative: bool, now: float) -> RequestMetrics:
+def request_metrics(sequence: Sequence, speculation: SpeculationMetrics | None, now: float) -> RequestMetrics:
     """The times of a request that ends at ``now``; a time that never came counts as ``now``."""
     arrival = sequence.request.arrival_time
     scheduled = sequence.scheduled_time or now
@@ -92,5 +92,5 @@ def request_metrics(sequence: Sequence, exact: bool, speculative: bool, now: flo
         mean_itl_ms=generation * 1e3 / max(1, generated - 1),
         tokens_per_second=generated / max(now - scheduled, 1e-9),
         num_preemptions=sequence.num_preemptions,
-        speculation=sequence.tally.metrics(sequence.verifier, exact) if speculative else None,
+        speculation=speculation,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .outputs import EngineInfo
-from .request import Request, RequestError, SamplingParams
+from .request import Request, RequestError, SamplingParams, SpeculationParams
 from .verifiers.table import get
 
 MAX_LOGPROBS = 20  # alternatives at a position
@@ -28,8 +28,21 @@ def check_request(request: Request, info: EngineInfo) -> None:
         get(speculation.verifier)
         if (why := info.refused_verifiers.get(speculation.verifier)) is not None:
             raise RequestError(why, "speculation.verifier")
-    _at_most(speculation.max_nodes, info.max_tree_nodes, "speculation.tree.max_nodes")
-    _at_most(speculation.max_depth, info.max_tree_depth, "speculation.tree.max_depth")
+    _at_least_one(speculation.max_nodes, "speculation.tree.max_nodes")
+    _at_least_one(speculation.max_depth, "speculation.tree.max_depth")
+
+
+def limit_notes(wanted: SpeculationParams, info: EngineInfo) -> tuple[str, ...]:
+    """What of a request's tree was cut to this server's limits: a sentence each."""
+    limits = (
+        ("tree.max_nodes", wanted.max_nodes, info.max_tree_nodes),
+        ("tree.max_depth", wanted.max_depth, info.max_tree_depth),
+    )
+    return tuple(
+        f"{name}: {asked} was asked for, {most} is this server's limit"
+        for name, asked, most in limits
+        if asked is not None and asked > most
+    )
 
 
 def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
@@ -70,6 +83,6 @@ def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> 
         raise RequestError(f"{name} is {value}; it must be {wanted}", name)
 
 
-def _at_most(value: int | None, limit: int, name: str) -> None:
-    if value is not None and not 1 <= value <= limit:
-        raise RequestError(f"{name} is {value}; this server allows 1 to {limit}", name)
+def _at_least_one(value: int | None, name: str) -> None:
+    if value is not None and value < 1:
+        raise RequestError(f"{name} is {value}; it must be 1 or more", name)

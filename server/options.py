@@ -43,7 +43,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     elif int in (field.annotation, *get_args(field.annotation)):
         metavar = "INTEGER"
     elif field.annotation is float:
-        metavar = "SECONDS"
+        metavar = str(extra.get("metavar", "SECONDS"))
     option = typer.Option(
         None,
         flag,

@@ -66,6 +66,8 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
     total = SpeculationMetrics(
         verifier=parts[0].verifier,
         exact=parts[0].exact,
+        mode=parts[0].mode,
+        notes=parts[0].notes,
         num_spec_steps=sum(part.num_spec_steps for part in parts),
         num_draft_tokens=sum(part.num_draft_tokens for part in parts),
         num_spec_tokens=sum(part.num_spec_tokens for part in parts),
@@ -82,6 +84,8 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
     return SpeculationBody(
         verifier=total.verifier,
         exact=total.exact,
+        mode=total.mode.value,
+        notes=list(total.notes) or None,
         mean_acceptance_length=total.mean_acceptance_length,
         draft_acceptance_rate=total.draft_acceptance_rate,
         acceptance_histogram=list(total.acceptance_histogram),

@@ -28,6 +28,7 @@ from pydantic_settings import (
 )
 
 from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
+from resispec.engine.request import SpeculationMode
 
 from .keys import read_keys
 
@@ -145,6 +146,24 @@ class ServerSettings(BaseSettings):
         Field(description="CPU threads. Unset: the physical cores.", json_schema_extra=MEMORY),
     ] = None
 
+    speculation: Annotated[
+        Literal["auto", "fixed", "off"],
+        Field(
+            description="auto: as much as pays, none included; fixed: always the same trees; off. "
+            "A request may choose otherwise.",
+            json_schema_extra=SPECULATION,
+        ),
+    ] = "fixed"
+    baseline_probe_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.5,
+            allow_inf_nan=False,
+            description="Share of the steps that are run without trees, to measure what trees gain.",
+            json_schema_extra={**SPECULATION, "metavar": "SHARE"},
+        ),
+    ] = 0.01
     verifier: Annotated[
         str,
         Field(min_length=1, description="Verifier of drafted tokens.", json_schema_extra=SPECULATION),
@@ -327,6 +346,8 @@ class ServerSettings(BaseSettings):
             max_model_len=self.max_model_len,
             kv_memory=None if self.kv_memory is None else int(self.kv_memory),
             max_num_batched_tokens=self.max_num_batched_tokens,
+            speculation=SpeculationMode(self.speculation),
+            baseline_probe_share=self.baseline_probe_share,
             verifier=self.verifier,
             allow_inexact=self.allow_inexact,
             max_tree_nodes=self.max_tree_nodes,

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 from resispec.engine.outputs import EngineInfo
-from resispec.engine.request import Request, SamplingParams, SpeculationParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
 
 from .errors import ApiError, invalid
 from .schemas.common import Body, GenerationBody, SpeculationOptions
@@ -90,26 +90,41 @@ def sampling_params(body: GenerationBody, info: EngineInfo, max_tokens: int, cop
 
 
 def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> SpeculationParams:
-    """The body's ``speculation``, refused where this server cannot do it."""
+    """The body's ``speculation``, refused where this server cannot do it.
+
+    A tree larger than the server's limits is no error: the engine cuts it, and the answer says so.
+    """
     if options is None:
         return SpeculationParams()
-    enabled = options.enabled is not False
-    if enabled and info.draft is None:
+    mode = _speculation_mode(options, info)
+    if mode is not SpeculationMode.OFF and info.draft is None:
         raise invalid("speculation", "this server runs without a draft; only enabled: false works")
     if options.verifier is not None and (why := info.refused_verifiers.get(options.verifier)):
         raise invalid("speculation.verifier", why)
     if options.verifier is not None and options.verifier not in info.verifiers:
         known = ", ".join(info.verifiers)
         raise invalid("speculation.verifier", f"{options.verifier!r} is not one of: {known}")
-    nodes = options.tree.max_nodes if options.tree else None
-    depth = options.tree.max_depth if options.tree else None
-    for name, value, most in (
-        ("max_nodes", nodes, info.max_tree_nodes),
-        ("max_depth", depth, info.max_tree_depth),
-    ):
-        if value is not None and value > most:
-            raise invalid(f"speculation.tree.{name}", f"{value} is more than this server's {most}")
-    return SpeculationParams(enabled, options.verifier, nodes, depth)
+    return SpeculationParams(
+        enabled=mode is not SpeculationMode.OFF,
+        mode=mode,
+        verifier=options.verifier,
+        max_nodes=options.tree.max_nodes if options.tree else None,
+        max_depth=options.tree.max_depth if options.tree else None,
+    )
+
+
+def _speculation_mode(options: SpeculationOptions, info: EngineInfo) -> SpeculationMode:
+    """``enabled: false`` is the mode ``off``; ``enabled: true`` is any other, by default the server's."""
+    if options.enabled is None:
+        return SpeculationMode(options.mode or info.speculation)
+    if options.mode is not None and options.enabled is (options.mode == "off"):
+        raise invalid(
+            "speculation.mode", f"{options.mode!r} contradicts enabled: {options.enabled!s}".lower()
+        )
+    if not options.enabled:
+        return SpeculationMode.OFF
+    chosen = SpeculationMode(options.mode or info.speculation)
+    return SpeculationMode.AUTO if chosen is SpeculationMode.OFF else chosen
 
 
 def _answer_limit(

@@ -54,7 +54,6 @@ class Runner:
         costs: CostTable,
         *,
         keeps_draft_rows: bool,
-        draft_positions: int,
         num_ids: int,
         eos_token_ids: tuple[int, ...],
         device: torch.device,
@@ -64,7 +63,6 @@ class Runner:
         costs: learns from every step.
         keeps_draft_rows: the draft's rows of kept candidates are worth keeping. A head's are not: it
         ran them on its own guesses of the target's states, and runs them again on the true ones.
-        draft_positions: positions from here on are beyond the draft.
         num_ids: token ids from here on do not exist.
         """
         self._target = target
@@ -72,7 +70,6 @@ class Runner:
         self._proposer = proposer
         self.costs = costs
         self.keeps_draft_rows = keeps_draft_rows
-        self._draft_positions = draft_positions
         self._num_ids = num_ids
         self._eos = eos_token_ids
         self._device = device
@@ -145,32 +142,20 @@ class Runner:
         for memory in self._memories if self.keeps_draft_rows else self._memories[:1]:
             memory.move_rows(rows[0], rows[1])
 
-    def drafts(self, item: PlannedSequence) -> bool:
-        """Whether the draft runs for an item: for a tree, or to keep up with a prefill that will want one."""
-        if item.shape is not None:
-            return True
-        sequence = item.sequence
-        return (
-            not item.samples
-            and sequence.request.speculation.enabled
-            and sequence.draft_rows < sequence.target_rows
-            and len(sequence.token_ids) <= self._draft_positions
-        )
-
     def _draft(
         self, items: SequenceOf[PlannedSequence]
     ) -> tuple[list[DraftItem], tuple[GrownGroup, ...], list[list[int]]]:
         """Grow the trees: what was asked for, the groups, and which item each tree of a group is for."""
         if self._proposer is None:
             return [], (), []
-        drafting = [index for index, item in enumerate(items) if self.drafts(item)]
+        drafting = [index for index, item in enumerate(items) if item.shape is not None or item.catch_up]
         blocks = self._blocks([items[index] for index in drafting], Stream.DRAFT)
         drafts: list[DraftItem] = []
         for index, uniforms in zip(drafting, blocks, strict=True):
             item, sequence = items[index], items[index].sequence
             assert sequence.entry is not None
-            # A mid-prefill step only catches up with what the target has run.
-            stop = len(sequence.token_ids) if item.shape else sequence.target_rows
+            # Without a tree it only catches up, with what the target has run at the most.
+            stop = len(sequence.token_ids) if item.shape else sequence.draft_rows + item.catch_up
             drafts.append(
                 DraftItem(
                     tuple(sequence.token_ids[sequence.draft_rows : stop]),

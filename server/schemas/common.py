@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
@@ -41,6 +41,7 @@ class TreeOptions(Body):
 
 class SpeculationOptions(Body):
     enabled: bool | None = None
+    mode: Literal["auto", "fixed", "off"] | None = None
     verifier: str | None = None
     tree: TreeOptions | None = None
     proposer: Annotated[Any, only()] = None

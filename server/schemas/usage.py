@@ -38,6 +38,8 @@ class SpeculationBody(BaseModel):
 
     verifier: str
     exact: bool
+    mode: str  # auto or fixed
+    notes: Absent[list[str]] = None  # what of the tree asked for was cut to the server's limits
     mean_acceptance_length: Figure  # tokens per speculative step
     draft_acceptance_rate: Figure
     acceptance_histogram: list[int]  # [a]: steps that kept a candidates

@@ -171,7 +171,7 @@ def test_bad_requests_are_refused_by_name(tiny: Any, changes: dict[str, Any], pa
     ("speculation", "param"),
     [
         (SpeculationParams(verifier="nonsense"), "speculation.verifier"),
-        (SpeculationParams(max_nodes=1000), "speculation.tree.max_nodes"),
+        (SpeculationParams(max_nodes=0), "speculation.tree.max_nodes"),
         (SpeculationParams(max_depth=0), "speculation.tree.max_depth"),
     ],
 )
@@ -180,6 +180,15 @@ def test_bad_speculation_is_refused(tiny: Any, speculation: SpeculationParams, p
     with pytest.raises(RequestError) as caught:
         engine.add(Request("a", (3,), speculation=speculation))
     assert caught.value.param == param
+
+
+def test_a_tree_beyond_the_limits_is_cut_and_that_is_said(tiny: Any) -> None:
+    engine = tiny.engine(tiny.model(0), same_draft(tiny), max_tree_nodes=4, max_tree_depth=2)
+    wanted = SpeculationParams(max_nodes=1000, max_depth=2)
+    ran = tiny.run(engine, [Request("a", (3, 4), SamplingParams(max_tokens=9), wanted)])
+    speculation = ran.last["a"].metrics.speculation
+    assert speculation.notes == ("tree.max_nodes: 1000 was asked for, 4 is this server's limit",)
+    assert 0 < speculation.num_draft_tokens <= 4 * speculation.num_spec_steps
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 
 from resispec.engine.build import LoadedDraft
 from resispec.engine.outputs import FinishReason, RequestOutput, StepStats
-from resispec.engine.request import Request, SamplingParams, SpeculationParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
 from resispec.engine.verifiers.table import VERIFIERS
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
@@ -92,6 +92,7 @@ def random_speculation(rng: random.Random) -> SpeculationParams:
         verifier=rng.choice([None, *sorted(VERIFIERS)]),
         max_nodes=rng.choice([None, 1, 4, NODES]),
         max_depth=rng.choice([None, 1, DEPTH]),
+        mode=rng.choice([None, *SpeculationMode]),
     )
 
 
@@ -189,7 +190,8 @@ def check_figures(engine: Any, request: Request, log: Log) -> None:
     assert log.last.usage.prompt_tokens == len(request.prompt_token_ids)
     assert len(log.tokens) <= (request.sampling.max_tokens or CONTEXT)
     speculation = log.last.metrics.speculation
-    if not request.speculation.enabled or engine.info.draft is None:
+    off = not request.speculation.enabled or request.speculation.mode is SpeculationMode.OFF
+    if off or engine.info.draft is None:
         assert speculation is None
         return
     assert speculation is not None

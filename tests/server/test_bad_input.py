@@ -106,14 +106,23 @@ async def test_a_refused_verifier_says_why(http, engine):
 
 
 async def test_nested_fields_are_named(http):
-    error = await refused(http, speculation={"tree": {"max_nodes": 13}})
+    error = await refused(http, speculation={"tree": {"max_nodes": 0}})
     assert error["param"] == "speculation.tree.max_nodes"
-    assert "12" in error["message"]
     error = await refused(http, speculation={"tree": {"width": 1}})
     assert error["param"] == "speculation.tree.width"
     error = await refused(http, speculation={"proposer": "ngram"})
     assert error["param"] == "speculation.proposer"
     assert error["code"] == "unsupported_parameter"
+
+
+async def test_modes_of_speculation_are_checked(http, engine):
+    error = await refused(http, speculation={"mode": "sometimes"})
+    assert error["param"] == "speculation.mode"
+    for enabled, mode in ((True, "off"), (False, "auto")):
+        error = await refused(http, speculation={"enabled": enabled, "mode": mode})
+        assert error["param"] == "speculation.mode"
+        assert "contradicts" in error["message"]
+    assert not engine.requests
 
 
 async def test_unknown_fields_can_be_ignored(with_settings):

@@ -71,6 +71,8 @@ def test_every_engine_setting_is_passed_on():
         "max_model_len": 100,
         "kv_memory": 12345,
         "max_num_batched_tokens": 64,
+        "speculation": "auto",
+        "baseline_probe_share": 0.2,
         "verifier": "target",
         "allow_inexact": True,
         "max_tree_nodes": 5,

@@ -1,0 +1,183 @@
+"""The controller: what every request of a step may draft, its history and the server's remembered.
+
+Three rules keep it honest. What it decides on is known before anything of the step is drawn, so the law
+of the answers does not change. A request with a seed is decided on from its own history and from costs
+that are part of the build, so its text does not depend on what else runs. And no plan is taken that is
+predicted to give fewer tokens a second than plain decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..request import SamplingParams, SpeculationMode
+from ..tree import TreeShape
+from .acceptance import Acceptance, expected_tokens
+from .base import Choice, Off, StepCosts, TreeBudget, View
+from .baseline import BaselineProbes
+from .history import History
+from .ladder import kind_of, ladders, levels_of, shape_of
+from .plan import Bid, Load, choose
+
+_MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
+_CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get trees again
+_STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
+_PROBE_SHARE = 0.005  # of the time, for trying requests that go without
+_MOST_CREDIT = 1.0  # seconds
+_PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
+_REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
+_SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
+_TEMPERATURES = (0.0, 0.4, 0.8, 1.2)  # upper ends of what shares statistics
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    max_step_nodes: int  # of the fixed mode, shared by the requests that decode
+    baseline_probe_share: float  # of the steps with trees, run without any to see what that costs
+
+
+class Controller:
+    """One server's. Not for use by two threads at once."""
+
+    def __init__(self, settings: ControllerSettings, costs: StepCosts, reference: StepCosts) -> None:
+        """costs: as measured. reference: for requests with a seed, the same on every machine."""
+        self.settings = settings
+        self._costs = costs
+        self._reference = reference
+        self._server: dict[tuple[str, int], Acceptance] = {}  # by verifier and temperature
+        self._baseline_probes = BaselineProbes(settings.baseline_probe_share)
+        self._credit = 0.0  # seconds that probing may take
+        self._drafted_lately = True
+
+    def history(self, verifier: str, sampling: SamplingParams) -> History:
+        """Of a new request. One with a seed learns nothing from others, nor they from it."""
+        if sampling.seed is not None and sampling.temperature > 0:
+            return History(Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR), greedy=False)
+        bucket = sum(sampling.temperature > bound for bound in _TEMPERATURES)
+        server = self._server.setdefault((verifier, bucket), Acceptance(_SERVER_MEMORY, _SERVER_PRIOR))
+        return History(Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR, server), greedy=sampling.temperature == 0)
+
+    def observe(self, history: History, shape: TreeShape, num_kept: int) -> None:
+        """A tree of this shape was verified, and a path of ``num_kept`` candidates kept."""
+        levels = levels_of(shape, greedy=history.greedy)
+        history.acceptance.observe(levels, num_kept)
+        if history.acceptance.prior is not None:
+            history.acceptance.prior.observe(levels, num_kept)
+        history.tried(kept=num_kept > 0)
+
+    def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
+        """One step's trees. prompt_tokens: rows of prompts that are likely to share the step."""
+        load = Load(
+            rows=len(views) + prompt_tokens,
+            context=sum(view.length for view in views) + prompt_tokens,
+            sampling=len(views),
+            tokens=float(len(views)),
+        )
+        choices: list[Choice | None] = []
+        share = self.settings.max_step_nodes // max(1, len(views))
+        for view in views:
+            choice = self._alone(view, share)
+            if choice is not None and choice.budget is not None:
+                _settle(load, view, choice.budget)
+            choices.append(choice)
+        open_to_choice = [view for view, choice in zip(views, choices, strict=True) if choice is None]
+        shared = iter(self._share_out(open_to_choice, load))
+        plan = [choice or next(shared) for choice in choices]
+        if self._is_baseline(views, plan, prompt_tokens):
+            return [choice if choice.budget is None else Choice(None, Off.BASELINE) for choice in plan]
+        return plan
+
+    def late(self, view: View) -> Choice:
+        """Of a request that joins a step already planned: its own tree if it has a seed, else none."""
+        choice = self._alone(view, view.max_nodes)
+        return Choice(None) if choice is None or view.is_free else choice
+
+    def keeps_up(self, mode: SpeculationMode, *, is_free: bool) -> bool:
+        """Whether the draft should read a prompt along with the target: if trees are likely to follow."""
+        if mode is SpeculationMode.OFF:
+            return False
+        return mode is SpeculationMode.FIXED or not is_free or self._drafted_lately
+
+    def _alone(self, view: View, share: int) -> Choice | None:
+        """The choice for a request that does not depend on the others, None for one that does."""
+        if view.off is not None or view.max_nodes == 0 or view.max_depth == 0:
+            return Choice(None, view.off)
+        if view.mode is SpeculationMode.FIXED:
+            nodes = min(view.max_nodes, share) if view.is_free else view.max_nodes
+            return Choice(TreeBudget(nodes, view.max_depth)) if nodes else Choice(None, Off.LOAD)
+        return None if view.is_free else self._own(view)
+
+    def _own(self, view: View) -> Choice:
+        """For a request with a seed: the tree it would get alone on the reference machine."""
+        history = view.history
+        bid = Bid(ladders(view), view.length, _STEADY_CATCH_UP)
+        load = Load(rows=1, context=view.length, sampling=1, tokens=1.0)
+        plan = choose([bid], load, self._reference, margin=0.0 if history.is_on else _MARGIN)
+        rung = plan.rungs[0]
+        history.turn(on=rung is not None)
+        if rung is not None:
+            return Choice(rung.budget)
+        return Choice(_PROBE) if history.wants_probe else Choice(None, Off.NO_GAIN)
+
+    def _share_out(self, views: Sequence[View], load: Load) -> list[Choice]:
+        """Of the requests that share what the machine can do."""
+        if not views:
+            return []
+        bids = [Bid(ladders(view), view.length, min(view.behind, _STEADY_CATCH_UP)) for view in views]
+        was_on = any(view.history.is_on for view in views)
+        plan = choose(bids, load, self._costs, margin=0.0 if was_on else _MARGIN)
+        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * plan.seconds)
+        self._drafted_lately = any(rung is not None for rung in plan.rungs)
+        choices = []
+        for view, rung in zip(views, plan.rungs, strict=True):
+            view.history.turn(on=rung is not None)
+            choices.append(Choice(None, Off.NO_GAIN) if rung is None else _with_catch_up(view, rung.budget))
+        self._probe(views, choices)
+        return choices
+
+    def _probe(self, views: Sequence[View], choices: list[Choice]) -> None:
+        """Try one of those that go without, if the time that probing may take allows it."""
+        waiting = [
+            index
+            for index, (view, choice) in enumerate(zip(views, choices, strict=True))
+            if choice.off is Off.NO_GAIN and view.history.wants_probe
+        ]
+        if not waiting:
+            return
+        index = min(waiting, key=lambda index: views[index].behind)
+        view = views[index]
+        catch_up = min(view.behind, _CATCH_UP)
+        cost = self._costs.draft_seconds(catch_up, view.length) + self._costs.sample_seconds(1, 1)
+        if cost <= self._credit:
+            self._credit -= cost
+            choices[index] = _with_catch_up(view, _PROBE)
+
+    def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
+        """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
+        with_trees = [view for view, choice in zip(views, plan, strict=True) if choice.budget is not None]
+        if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
+            return False
+        return self._baseline_probes.is_due(len(views))
+
+
+def _settle(load: Load, view: View, budget: TreeBudget) -> None:
+    """Count a tree that is not up for choice."""
+    kind = kind_of(view)
+    shape = shape_of(kind, budget)
+    load.rows += shape.num_nodes
+    load.context += shape.num_nodes
+    load.expanded += shape.num_expanded
+    load.drafting += 1
+    load.depth = max(load.depth, shape.depth)
+    load.behind += min(view.behind, _STEADY_CATCH_UP)
+    load.draft_context += view.length
+    rates = view.history.acceptance.rates(shape.depth)
+    load.tokens += expected_tokens(levels_of(shape, greedy=kind.greedy), rates)
+
+
+def _with_catch_up(view: View, budget: TreeBudget) -> Choice:
+    """The tree, or first, over some steps, what the draft has missed."""
+    if view.behind > _CATCH_UP:
+        return Choice(None, Off.CATCH_UP, catch_up=_CATCH_UP)
+    return Choice(budget)

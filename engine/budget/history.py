@@ -1,0 +1,41 @@
+"""What the controller remembers of one request. A preemption changes nothing in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .acceptance import Acceptance
+
+_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # steps without a tree until the next try
+
+
+@dataclass(slots=True)
+class History:
+    """Its own acceptance, and whether it gets trees or when it is tried again.
+
+    A request that goes without is tried after 16 steps, and after twice as many each time nothing was
+    kept; something kept has it tried again soon, so that a text that turns predictable is noticed.
+    """
+
+    acceptance: Acceptance
+    greedy: bool  # nothing is drawn
+    is_on: bool = True
+    steps_off: int = 0
+    wait: int = 0  # a new request is tried at once
+
+    @property
+    def wants_probe(self) -> bool:
+        return not self.is_on and self.steps_off > self.wait
+
+    def turn(self, *, on: bool) -> None:
+        """The controller's decision for one step."""
+        self.is_on = on
+        self.steps_off = 0 if on else self.steps_off + 1
+
+    def tried(self, *, kept: bool) -> None:
+        """A tree was verified."""
+        if self.is_on:
+            self.wait = _FIRST_WAIT
+            return
+        self.steps_off = 0
+        self.wait = _FIRST_WAIT // 4 if kept else min(_LONGEST_WAIT, max(_FIRST_WAIT, 2 * self.wait))
