@@ -16,6 +16,7 @@ from .audit_command import audit
 from .exit_codes import ExitCode, failed
 from .options import settings_command
 from .settings import load_settings
+from .top.command import top
 
 app = typer.Typer(
     help="LLM inference server with exact tree speculation.",
@@ -48,6 +49,7 @@ def _serve(flags: Mapping[str, Any]) -> None:
 
 app.command("serve")(settings_command(_serve))
 app.command("audit")(audit)
+app.command("top")(top)
 
 
 @app.command()

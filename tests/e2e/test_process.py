@@ -160,3 +160,11 @@ def test_no_engine_is_left_behind(serve, tiny_arguments):
     server.process.kill()
     server.process.wait(10)
     wait_until_gone(children)
+
+
+def test_live_figures_in_a_terminal(tiny_server):
+    httpx.post(f"{tiny_server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 4})
+    shown = run("top", tiny_server.url, "--once", "--interval", "0.2")
+    assert shown.returncode == 0, shown.stderr
+    assert "tiny, draft" in shown.stdout
+    assert "0 running, 0 waiting" in shown.stdout

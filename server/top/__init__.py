@@ -1,0 +1,1 @@
+"""``resispec top``: a running server's live figures in a terminal."""
