@@ -19,7 +19,7 @@ KEY := $(shell { pwd; cat pyproject.toml setup.py constraints.txt; } | cksum | t
 RUN_STAMP := .venv/.run-$(KEY)
 DEV_STAMP := .venv/.dev-$(KEY)
 
-.PHONY: help setup serve test test-fast check format bench clean
+.PHONY: help setup serve test test-fast fuzz check format bench clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' Makefile | column -t -s '|'
@@ -52,6 +52,9 @@ test: check ## Check, then run all tests
 
 test-fast: $(DEV_STAMP) ## The tests that need no real model and no minutes
 	$(PYTEST) -m 'not slow'
+
+fuzz: $(DEV_STAMP) ## Thousands of generated requests against the OpenAPI document
+	FUZZ_EXAMPLES=400 .venv/bin/python -m pytest -s tests/e2e/test_fuzz.py
 
 check: $(DEV_STAMP) ## Lint, format and type checks
 	.venv/bin/python -m ruff check .

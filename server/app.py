@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from resispec.engine.client import EngineClient
 from resispec.engine.config import ConfigError
 
-from . import errors
+from . import errors, openapi
 from .admission import Admission
 from .keys import KeyFileError, KeyRing
 from .lifecycle import Lifecycle
@@ -40,13 +40,21 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
         yield
         state.prompts.close()
 
-    app = FastAPI(title="ResiSpec", version=state.version, lifespan=lifespan)
+    app = FastAPI(
+        title="ResiSpec",
+        version=state.version,
+        description="LLM inference with exact tree speculation, in OpenAI's dialect.",
+        lifespan=lifespan,
+        generate_unique_id_function=lambda route: route.name,
+    )
     app.state.resispec = state
     client.on_stats(state.metrics.observe_step)
     client.on_stats(state.load.observe_step)
-    errors.install(app)
-    for resource in (completions, chat, responses, tokenize, models, health):
-        app.include_router(resource.router)
+    routers = [resource.router for resource in (completions, chat, responses, tokenize, models, health)]
+    for router in routers:
+        app.include_router(router)
+    errors.install(app, [route for router in routers for route in router.routes])
+    openapi.install(app, keys=state.keys.required, ignore_unknown=settings.ignore_unknown_fields)
     # The last one added is the outermost: every answer has an id and a log line, refused ones too.
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_bytes))
     if state.keys.required:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from resispec.engine.request import RequestError
 
@@ -60,8 +61,14 @@ def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """OpenAI's error body; its ``type`` follows from the status."""
+    message, param = _sendable(message), None if param is None else _sendable(param)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _sendable(text: str) -> str:
+    """``text`` with what cannot be encoded spelled out: a user's name for a field may hold anything."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def from_validation(exc: RequestValidationError) -> ApiError:
@@ -86,14 +93,20 @@ def from_validation(exc: RequestValidationError) -> ApiError:
     return invalid(name, error["msg"].removeprefix("Value error, ") + shown, code)
 
 
-def install(app: FastAPI) -> None:
-    """Make ``app`` answer refusals with an OpenAI body; `RequestLog` does it for crashes."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make ``app`` answer refusals with an OpenAI body; `RequestLog` does it for crashes.
+
+    routes: all that ``app`` has, to name the methods of a path.
+    """
 
     @app.exception_handler(HTTPException)
-    async def http_error(_: Request, exc: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, exc: HTTPException) -> JSONResponse:
         if isinstance(exc, ApiError):
             return exc.response()
-        return JSONResponse(error_body(exc.status_code, str(exc.detail)), exc.status_code, exc.headers)
+        headers = dict(exc.headers or {})
+        if exc.status_code == 405 and (methods := _methods(routes, request.url.path)):
+            headers["Allow"] = ", ".join(methods)
+        return JSONResponse(error_body(exc.status_code, str(exc.detail)), exc.status_code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(_: Request, exc: RequestValidationError) -> JSONResponse:
@@ -102,3 +115,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestError)
     async def request_error(_: Request, exc: RequestError) -> JSONResponse:
         return invalid_request(exc).response()
+
+
+def _methods(routes: Sequence[BaseRoute], path: str) -> list[str]:
+    """All methods of ``path``; a router names those of the first route that it fits."""
+    fitting = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
+    return sorted({method for route in fitting for method in route.methods or ()})

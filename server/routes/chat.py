@@ -6,7 +6,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from ..deadline import set_deadline
 from ..errors import invalid
-from ..schemas.chat import ChatCompletion, ChatRequest
+from ..openapi import answers
+from ..schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from ..state import RequestScope, State
 from ..translate import check_fields, engine_requests
 from ..writers import ChatWriter
@@ -15,7 +16,9 @@ from .generate import admit, generate, new_envelope
 router = APIRouter(dependencies=[Depends(set_deadline)])
 
 
-@router.post("/v1/chat/completions", responses={200: {"model": ChatCompletion}}, response_model=None)
+@router.post(
+    "/v1/chat/completions", responses=answers(ChatCompletion, ChatChunk, done=True), response_model=None
+)
 async def create_chat_completion(
     body: ChatRequest, request: Request, state: State, scope: RequestScope
 ) -> Response:

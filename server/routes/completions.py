@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Depends, Request, Response
 
 from ..deadline import set_deadline
+from ..openapi import answers
 from ..schemas.completions import Completion, CompletionRequest
 from ..state import AppState, RequestScope, State
 from ..translate import check_fields, engine_requests
@@ -16,7 +17,7 @@ router = APIRouter(dependencies=[Depends(set_deadline)])
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-@router.post("/v1/completions", responses={200: {"model": Completion}}, response_model=None)
+@router.post("/v1/completions", responses=answers(Completion, Completion, done=True), response_model=None)
 async def create_completion(
     body: CompletionRequest, request: Request, state: State, scope: RequestScope
 ) -> Response:

@@ -7,6 +7,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from ..openapi import errors
 from ..state import AppState, State
 
 router = APIRouter()
@@ -32,7 +33,7 @@ async def list_models(state: State) -> ModelList:
     return ModelList(data=[_model(name, state) for name in state.settings.model_names])
 
 
-@router.get("/v1/models/{model_id:path}")
+@router.get("/v1/models/{model_id:path}", responses=errors(404))
 async def get_model(model_id: str, state: State) -> Model:
     return _model(state.resolve_model(model_id), state)
 

@@ -10,6 +10,7 @@ from fastapi import Response as HttpResponse
 from ..answers import answer_whole, event_stream
 from ..deadline import set_deadline
 from ..errors import ApiError, invalid
+from ..openapi import EVENTS, answers, errors, link
 from ..responses.run import ResponseRun
 from ..responses.store import Finished, Kept, Turn
 from ..responses.writer import ResponseWriter
@@ -21,10 +22,12 @@ from .generate import admit, start
 
 router = APIRouter()
 
+LINKS = {name: link(name, "response_id") for name in ("get_response", "cancel_response", "delete_response")}
+
 
 @router.post(
     "/v1/responses",
-    responses={200: {"model": Response}},
+    responses=answers(Response, *EVENTS, done=False, links=LINKS),
     response_model=None,
     dependencies=[Depends(set_deadline)],
 )
@@ -64,7 +67,7 @@ async def create_response(
     return await answer_whole(request, run.whole())
 
 
-@router.get("/v1/responses/{response_id}")
+@router.get("/v1/responses/{response_id}", responses=errors(400, 404))
 async def get_response(response_id: str, request: Request, state: State, stream: bool = False) -> Response:
     """A response that was stored, as far as it has come."""
     if stream:
@@ -72,7 +75,7 @@ async def get_response(response_id: str, request: Request, state: State, stream:
     return _find(response_id, request, state).snapshot()
 
 
-@router.post("/v1/responses/{response_id}/cancel")
+@router.post("/v1/responses/{response_id}/cancel", responses=errors(400, 404))
 async def cancel_response(response_id: str, request: Request, state: State) -> Response:
     """End a stored response that is under way; whoever reads it gets its end."""
     kept = _find(response_id, request, state)
@@ -81,7 +84,7 @@ async def cancel_response(response_id: str, request: Request, state: State) -> R
     return kept.snapshot()
 
 
-@router.delete("/v1/responses/{response_id}")
+@router.delete("/v1/responses/{response_id}", responses=errors(404))
 async def delete_response(response_id: str, request: Request, state: State) -> Deleted:
     """Forget a stored response. One that is under way goes on for whoever reads it."""
     if not state.responses.delete(request.state.key, response_id):

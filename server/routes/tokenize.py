@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from ..errors import invalid
+from ..openapi import errors
 from ..schemas.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from ..state import State
 from ..translate import refuse_unknown
@@ -12,7 +13,7 @@ from ..translate import refuse_unknown
 router = APIRouter()
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", responses=errors(400, 404, 413))
 async def tokenize(body: TokenizeRequest, state: State) -> Tokenized:
     """The token ids of a text, or of a conversation laid out by the model's chat template."""
     refuse_unknown(body, ignore=state.settings.ignore_unknown_fields)
@@ -48,7 +49,7 @@ async def tokenize(body: TokenizeRequest, state: State) -> Tokenized:
     )
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=errors(400, 404, 413))
 async def detokenize(body: DetokenizeRequest, state: State) -> Detokenized:
     """The text of token ids, special tokens spelled out."""
     refuse_unknown(body, ignore=state.settings.ignore_unknown_fields)

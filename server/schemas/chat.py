@@ -31,7 +31,17 @@ def _part_text(part: object) -> str:
     )
 
 
-Content = Annotated[str, PlainValidator(check_content, json_schema_input_type=str | list[dict[str, str]])]
+class TextPart(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[
+    str,
+    PlainValidator(
+        check_content, json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)]
+    ),
+]
 
 
 class Message(Body):

@@ -12,13 +12,25 @@ INT64 = 1 << 63
 MAX_SEQUENCES = 128
 
 StopStrings = Annotated[
-    tuple[str, ...], PlainValidator(check_stop, json_schema_input_type=str | list[str] | None)
+    tuple[str, ...],
+    PlainValidator(
+        check_stop,
+        json_schema_input_type=Annotated[str, Field(min_length=1)]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=4)]
+        | None,
+    ),
 ]
 
 
 LogitBias = Annotated[
     dict[str, float] | None,
-    PlainValidator(check_logit_bias, json_schema_input_type=dict[str, float] | None),
+    PlainValidator(
+        check_logit_bias,
+        json_schema_input_type=dict[
+            Annotated[str, Field(pattern="^[0-9]{1,11}$")], Annotated[float, Field(ge=-100, le=100)]
+        ]
+        | None,
+    ),
 ]
 
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, PlainValidator
+from pydantic import BaseModel, Field, PlainValidator
 
 from .common import GenerationBody
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import check_prompt, only
 
+T = TypeVar("T")
+NotEmpty = Annotated[T, Field(min_length=1)]
+TokenIds = list[Annotated[int, Field(ge=0)]]
+
 Prompts = Annotated[
     list[str] | list[list[int]],
-    PlainValidator(check_prompt, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    PlainValidator(
+        check_prompt,
+        json_schema_input_type=NotEmpty[str]
+        | NotEmpty[list[NotEmpty[str]]]
+        | NotEmpty[TokenIds]
+        | NotEmpty[list[NotEmpty[TokenIds]]],
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from .common import Body, GenerationBody, StreamOptions
@@ -38,12 +38,22 @@ def as_items(value: object) -> object:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class InputText(BaseModel):
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
 class InputItem(Body):
     """One turn: a message of anyone's, or an output item of an earlier response sent back as it came."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, PlainValidator(check_content, json_schema_input_type=str | list[dict[str, Any]])]
+    content: Annotated[
+        str,
+        PlainValidator(
+            check_content, json_schema_input_type=str | Annotated[list[InputText], Field(min_length=1)]
+        ),
+    ]
 
     # Without effect: they say how an output item came about.
     id: str | None = None

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import AfterValidator, BaseModel
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
-def only(*no_ops: object) -> AfterValidator:
-    """For a field this server knows but does not honour: refuse all values except those without effect."""
+@dataclass(frozen=True, eq=False)  # `Annotated` keeps one of equal marks, and 0 == False
+class Only:
+    """See `only`."""
 
-    def check(value: Any) -> Any:
+    no_ops: tuple[object, ...]
+
+    def check(self, value: Any) -> Any:
         # Compared with their types: 0 == False, yet `logprobs: 0` asks for something.
-        if value is None or any(type(value) is type(no_op) and value == no_op for no_op in no_ops):
+        if value is None or any(type(value) is type(no_op) and value == no_op for no_op in self.no_ops):
             return value
         raise PydanticCustomError("unsupported_parameter", "this server does not support it; leave it out")
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self,
+        schema: CoreSchema,
+        handler: GetJsonSchemaHandler,
+    ) -> dict[str, Any]:
+        return {"enum": [None, *self.no_ops], "description": "Known, and not supported: only without effect."}
+
+
+def only(*no_ops: object) -> Only:
+    """For a field this server knows but does not honour: refuse all values except those without effect."""
+    return Only(no_ops)
 
 
 def check_prompt(value: object) -> list[str] | list[list[int]]:
