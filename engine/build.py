@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from resispec.models.causal import CausalModel, check_attention, probe_geometry
+from resispec.models.causal import CausalModel
+from resispec.models.fit import fit
 from resispec.models.head.module import HeadModule
 from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
@@ -68,21 +69,21 @@ def assemble(
     *,
     cost_folder: Path | None = None,
 ) -> Engine:
-    """Join loaded models into an engine. Raises ConfigError and ModelError.
+    """Join loaded models into an engine, which changes them: each can be joined once.
 
     cost_folder: where cost tables are kept between starts; None: no measurement, the steps must do.
+    Raises ConfigError and ModelError.
     """
     _check_config(config)
     model = target.model
     device = next(model.parameters()).device
-    geometry = probe_geometry(model)
-    check_attention(model, geometry, target.context)
+    geometry, fit_notes = fit(model, target.context)
     draft_geometry = None
     if draft is not None and draft.head is not None:
         draft_geometry = head_geometry(draft.head, geometry.dtype)
     elif draft is not None:
-        draft_geometry = probe_geometry(draft.model)
-        check_attention(draft.model, draft_geometry, draft.context)
+        draft_geometry, draft_notes = fit(draft.model, draft.context)
+        fit_notes += draft_notes
     keep_hidden = draft is not None and draft.head is not None
     bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
     bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
@@ -156,7 +157,8 @@ def assemble(
         eos_token_ids=eos_token_ids,
         device=device,
     )
-    notes = (*target.notes, *(draft.notes if draft else ()), *((plan.note,) if plan.note else ()))
+    notes = (*target.notes, *(draft.notes if draft else ()), *fit_notes)
+    notes += (plan.note,) if plan.note else ()
     refused_verifiers = refused(allow_inexact=config.allow_inexact)
     info = EngineInfo(
         target=config.target,

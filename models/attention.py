@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import ModelError, Segment, StepInputs
+from .base import ModelError, StepInputs
 from .kv import KVMemory
+from .runs import Run, plan_runs
 
 ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": transformers would treat it so
 STEP_KEYWORD = "resispec_step"
@@ -38,78 +39,70 @@ class CacheShape:
 class StepContext(CacheShape):
     """One step on its way through a model: what its cache and its attention need to know.
 
-    Masks are made once per step and per sliding window, not once per layer.
+    What does not change from layer to layer is made once: which segments are attended together, their
+    masks, the sines of the positions.
     """
 
     def __init__(self, memory: KVMemory, inputs: StepInputs) -> None:
         self.memory = memory
         self.inputs = inputs
-        self._biases: dict[tuple[int, int | None, int], Tensor | None] = {}
+        self._runs: dict[tuple[int | None, int], tuple[Run, ...]] = {}
+        self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the step's keys and values ([1, kv heads, N, dim]) to their rows."""
         self.memory.write(layer, self.inputs.rows, keys[0].transpose(0, 1), values[0].transpose(0, 1))
         return keys, values
 
-    def bias(self, index: int, window: int | None, groups: int) -> Tensor | None:
-        """Additive mask of segment ``index``, query groups folded: [groups * length, kv_length]."""
-        key = (index, window, groups)
-        if key not in self._biases:
-            segment = self.inputs.segments[index]
-            visible = _visible(segment, self.inputs.positions, window)
-            self._biases[key] = None if visible is None else self._additive(visible).repeat(groups, 1)
-        return self._biases[key]
+    def rotation(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rotary tables [1, N, D]: ``cos`` and ``sin`` with its first half negated, [N, 1, D]."""
+        found = self._rotations.get(id(cos))
+        if found is None:
+            first, second = sin[0].chunk(2, dim=-1)
+            signed = torch.cat([-first, second], dim=-1)[:, None]
+            found = (cos, cos[0][:, None], signed)  # `cos` itself, so that its id stays taken
+            self._rotations[id(cos)] = found
+        return found[1], found[2]
 
-    def _additive(self, visible: Tensor) -> Tensor:
-        bias = torch.zeros(visible.shape, dtype=self.memory.geometry.dtype, device=visible.device)
-        return bias.masked_fill_(~visible, float("-inf"))
+    def attend(self, query: Tensor, layer: int, scaling: float, window: int | None) -> Tensor:
+        """query: [N, query heads, key dim] -> [N, query heads, value dim].
+
+        The query heads that share a KV head are folded into the query axis, which spares repeating keys
+        and values (stock SDPA repeats them when there is a mask).
+        """
+        heads, key_dim = query.shape[1:]
+        kv_heads, value_dim = self.memory.geometry.num_kv_heads, self.memory.geometry.value_dim
+        groups = heads // kv_heads
+        runs = self._runs.get((window, groups))
+        if runs is None:
+            runs = plan_runs(self.inputs, window, groups, self.memory.geometry.dtype)
+            self._runs[window, groups] = runs
+        outputs = []
+        for run in runs:
+            count, length = run.count, run.length
+            own = query[run.start : run.start + count * length]
+            folded = own.reshape(count, length, kv_heads, groups, key_dim).permute(0, 2, 3, 1, 4)
+            attended = F.scaled_dot_product_attention(
+                folded.reshape(count, kv_heads, groups * length, key_dim),
+                *self.memory.read(layer, run),
+                attn_mask=run.bias,
+                scale=scaling,
+            )
+            unfolded = attended.view(count, heads, length, value_dim).transpose(1, 2)
+            outputs.append(unfolded.reshape(count * length, heads, value_dim))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _visible(segment: Segment, positions: Tensor, window: int | None) -> Tensor | None:
-    """What a segment's tokens see: [length, kv_length] bool, or None when that is everything.
-
-    Row ``j`` of a request holds position ``j``, but for tree nodes, whose rows lie at or behind their
-    positions and within the tree's depth of them; so a window wider than a tree can go by rows.
-    """
-    queries = positions[segment.start : segment.start + segment.length, None]
-    mask = segment.mask
-    if mask is None:
-        if segment.length == 1 and (window is None or segment.kv_length <= window):
-            return None
-        first = segment.kv_length - segment.length
-        own = torch.arange(first, segment.kv_length, device=positions.device)[:, None]
-        mask = torch.arange(segment.kv_length, device=positions.device)[None, :] <= own
-    if window is not None and segment.kv_length > window:
-        rows = torch.arange(segment.kv_length, device=positions.device)[None, :]
-        mask = mask & (rows > queries - window)
-    return mask
-
-
-def attend(query: Tensor, step: StepContext, layer: int, scaling: float, window: int | None) -> Tensor:
-    """query: [query heads, N, key dim] -> [N, query heads, value dim].
-
-    The query heads that share a KV head are folded into the query axis, which spares repeating keys
-    and values (stock SDPA repeats them when there is a mask).
-    """
-    heads, num_tokens, key_dim = query.shape
-    memory = step.memory
-    kv_heads, value_dim = memory.geometry.num_kv_heads, memory.geometry.value_dim
-    groups = heads // kv_heads
-    output = query.new_empty(num_tokens, heads, value_dim)
-    keys, values = memory.keys[layer], memory.values[layer]
-    for index, segment in enumerate(step.inputs.segments):
-        start, stop = segment.start, segment.start + segment.length
-        kv_start, kv_stop = segment.kv_start, segment.kv_start + segment.kv_length
-        attended = F.scaled_dot_product_attention(
-            query[:, start:stop].reshape(1, kv_heads, groups * segment.length, key_dim),
-            keys[kv_start:kv_stop].transpose(0, 1)[None],
-            values[kv_start:kv_stop].transpose(0, 1)[None],
-            attn_mask=step.bias(index, window, groups),
-            scale=scaling,
-        )
-        folded = attended.view(heads, segment.length, value_dim)
-        output[start:stop] = folded.transpose(0, 1)
-    return output
+def run_model(model: Any, step: StepContext) -> Any:
+    """One step of a transformers model whose attention is the packed one; gives its own output object."""
+    return model(
+        input_ids=step.inputs.token_ids[None],
+        position_ids=step.inputs.positions[None],
+        cache=step,
+        use_cache=True,
+        logits_to_keep=step.inputs.logits_index,
+        **{STEP_KEYWORD: step},
+    )
 
 
 def packed_attention(
@@ -137,7 +130,7 @@ def packed_attention(
         if kwargs.get(name) is not None:
             raise ModelError(f"{type(module).__name__} uses {name} in its attention, which is not supported")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attend(query[0], step, int(layer), scale, sliding_window)[None], None
+    return step.attend(query[0].transpose(0, 1), int(layer), scale, sliding_window)[None], None
 
 
 def register_attention() -> None:

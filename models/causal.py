@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import ATTENTION_NAME, STEP_KEYWORD, CacheShape, StepContext, register_attention
+from .attention import ATTENTION_NAME, CacheShape, StepContext, register_attention, run_model
 from .base import ModelError, Segment, StepInputs, StepOutputs
 from .kv import KVGeometry, KVMemory
 from .pack import pack_linears
@@ -63,7 +63,7 @@ def probe_geometry(model: Any) -> KVGeometry:
 
 
 class CausalModel:
-    """A `StepModel` around an unmodified transformers model."""
+    """A `StepModel` around a transformers model, as it was loaded or fused."""
 
     needs_hidden = False
     vocab_ids: Tensor | None = None
@@ -87,15 +87,7 @@ class CausalModel:
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> StepOutputs:
-        step = StepContext(self.memory, inputs)
-        output = self.model(
-            input_ids=inputs.token_ids[None],
-            position_ids=inputs.positions[None],
-            cache=step,
-            use_cache=True,
-            logits_to_keep=inputs.logits_index,
-            **{STEP_KEYWORD: step},
-        )
+        output = run_model(self.model, StepContext(self.memory, inputs))
         hidden, self._last_hidden = self._last_hidden, None
         assert hidden is not None
         hidden = hidden[0]
@@ -109,51 +101,3 @@ class CausalModel:
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels. The model's plain weights are gone afterwards."""
         pack_linears(self.model)
-
-
-@torch.inference_mode()
-def check_attention(model: Any, geometry: KVGeometry, max_positions: int) -> None:
-    """Refuse a model whose outputs on the KV memory differ from its own plain forward.
-
-    Runs some tokens in two chunks and a small tree, beside transformers' eager attention. Raises
-    ModelError with the size of the difference.
-    """
-    device = next(model.parameters()).device
-    length = min(24, max_positions)
-    vocabulary = int(model.get_input_embeddings().weight.shape[0])
-    ids = [(7919 * i + 13) % vocabulary for i in range(length)]
-    model.set_attn_implementation("eager")
-    plain = model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
-    packed = CausalModel(model, KVMemory(geometry, length + 8, device), max_positions)
-    half = length // 2
-    first = packed.forward(chunk_inputs(ids[:half], 0, device, kv_start=3))
-    # The second half as a tree: a chain, each node behind a sibling that it must not see.
-    second = packed.forward(_decoyed_chain(ids[half:], half, device, kv_start=3, vocabulary=vocabulary))
-    ours = torch.cat([first.logits, second.logits])
-    error = float((ours - plain).norm() / plain.norm().clamp_min(1e-9))
-    limit = 1e-3 if geometry.dtype == torch.float32 else 5e-2
-    if not error <= limit:
-        raise ModelError(
-            f"{type(model).__name__} gives other results on the server's KV memory than on its own "
-            f"(relative difference {error:.1e}, allowed {limit:.0e}); it cannot be served"
-        )
-
-
-def _decoyed_chain(
-    ids: list[int], start: int, device: torch.device, *, kv_start: int, vocabulary: int
-) -> StepInputs:
-    """A tree whose path is ``ids``, with one decoy beside the first node; logits for the path only."""
-    count = len(ids)
-    tokens = [(ids[0] + 1) % vocabulary, *ids]
-    mask = torch.zeros(count + 1, start + count + 1, dtype=torch.bool, device=device)
-    mask[:, :start] = True
-    mask[0, start] = True
-    mask[1:, start + 1 :] = torch.ones(count, count, dtype=torch.bool, device=device).tril()
-    positions = torch.tensor([start, *range(start, start + count)], device=device)
-    return StepInputs(
-        token_ids=torch.tensor(tokens, device=device),
-        positions=positions,
-        rows=kv_start + start + torch.arange(count + 1, device=device),
-        segments=(Segment(0, count + 1, kv_start, start + count + 1, mask),),
-        logits_index=torch.arange(1, count + 1, device=device),
-    )

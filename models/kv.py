@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .runs import Run
+
 
 @dataclass(frozen=True, slots=True)
 class KVGeometry:
@@ -51,10 +53,26 @@ class KVMemory:
             else None
         )
 
+        # Views, made once: indexing costs as much as a small kernel.
+        self._layers = tuple(zip(self.keys, self.values, strict=True))
+
+    def read(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
+        """A run's keys and values in a layer: [count, kv heads, kv_length, dim] each."""
+        keys, values = self._layers[layer]
+        if run.rows is None:
+            keys = keys.narrow(0, run.kv_start, run.kv_length)[None]
+            values = values.narrow(0, run.kv_start, run.kv_length)[None]
+        else:
+            shape = (run.count, run.kv_length, self.geometry.num_kv_heads, -1)
+            keys = keys.flatten(1).index_select(0, run.rows).view(shape)
+            values = values.flatten(1).index_select(0, run.rows).view(shape)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """rows: [N] int64; keys: [N, kv heads, key dim]; values: [N, kv heads, value dim]."""
-        self.keys[layer].index_copy_(0, rows, keys)
-        self.values[layer].index_copy_(0, rows, values)
+        own_keys, own_values = self._layers[layer]
+        own_keys.index_copy_(0, rows, keys)
+        own_values.index_copy_(0, rows, values)
 
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         """Copy rows [n] int64 to rows [n] int64; every source is read before a destination is written."""

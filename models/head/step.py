@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resispec.models.attention import StepContext, attend
+from resispec.models.attention import StepContext
 from resispec.models.base import StepInputs, StepOutputs
 from resispec.models.head.module import HeadModule
 from resispec.models.kv import KVGeometry, KVMemory
@@ -59,7 +59,7 @@ class HeadStepModel:
 
         def attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             self.memory.write(0, inputs.rows, keys, values)
-            return attend(query.transpose(0, 1), step, 0, query.shape[-1] ** -0.5, None)
+            return step.attend(query, 0, query.shape[-1] ** -0.5, None)
 
         embedded = self._embedding(inputs.token_ids)
         states = self._module(embedded, inputs.hidden.to(embedded.dtype), inputs.positions, attention)

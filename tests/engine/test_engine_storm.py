@@ -118,7 +118,6 @@ def random_requests(weather: Weather) -> list[Request]:
 
 
 def engine_of(tiny: Any, weather: Weather, **changes: Any) -> Any:
-    draft = draft_of(tiny, weather.draft)
     size = {"max_tree_nodes": NODES, "max_tree_depth": DEPTH, "max_model_len": CONTEXT, "max_num_seqs": 6}
     settings = {
         **size,
@@ -128,12 +127,11 @@ def engine_of(tiny: Any, weather: Weather, **changes: Any) -> Any:
         "prefix_caching": weather.prefix_caching,
         **changes,
     }
-    engine = tiny.engine(tiny.model(0), draft, **settings)
+    engine = tiny.engine(tiny.model(0), draft_of(tiny, weather.draft), **settings)
     if weather.rows is None or changes:
         return engine
-    return tiny.engine(
-        tiny.model(0), draft, **{**settings, "kv_memory": engine.info.kv_bytes_per_row * weather.rows}
-    )
+    settings["kv_memory"] = engine.info.kv_bytes_per_row * weather.rows
+    return tiny.engine(tiny.model(0), draft_of(tiny, weather.draft), **settings)
 
 
 @dataclass

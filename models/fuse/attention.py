@@ -1,0 +1,104 @@
+"""An attention block with one product for queries, keys and values, and few small operations.
+
+The projections, the rotation and the KV rows are in the layout ``[tokens, heads, dim]`` from end to end,
+so nothing is transposed or copied on the way for a single token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resispec.models.attention import STEP_KEYWORD, StepContext
+
+from .linear import join
+from .norm import FusedRMSNorm, fused_norms
+
+
+class FusedAttention(nn.Module):
+    """Takes the place of a block of transformers' that goes through the attention interface."""
+
+    def __init__(
+        self,
+        qkv: nn.Module,
+        output: nn.Module,
+        norms: tuple[FusedRMSNorm, FusedRMSNorm] | None,
+        *,
+        layer: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scaling: float,
+        window: int | None,
+    ) -> None:
+        """norms: of each head of the queries and the keys, before they are rotated."""
+        super().__init__()
+        self.qkv_proj = qkv
+        self.o_proj = output
+        self.norms = nn.ModuleList(norms) if norms else None
+        self._layer = layer
+        self._num_kv_heads = num_kv_heads
+        self._head_dim = head_dim
+        self._scaling = scaling
+        self._window = window
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, None]:
+        """hidden_states: [1, N, H] -> [1, N, H]; position_embeddings: cosines and sines [1, N, head dim]."""
+        step: StepContext = kwargs[STEP_KEYWORD]
+        heads = self.qkv_proj(hidden_states[0]).view(hidden_states.shape[1], -1, self._head_dim)
+        kv_heads = self._num_kv_heads
+        turned, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
+        if self.norms is not None:
+            query_norm, key_norm = self.norms
+            turned = torch.cat([query_norm(turned[:, :-kv_heads]), key_norm(turned[:, -kv_heads:])], dim=1)
+        if position_embeddings is not None:
+            cos, sin = step.rotation(*position_embeddings)
+            # x cos + rotate_half(x) sin, the sign being in `sin`: half a turn of the axis swaps the halves.
+            turned = torch.addcmul(turned * cos, turned.roll(self._head_dim // 2, -1), sin)
+        step.memory.write(self._layer, step.inputs.rows, turned[:, -kv_heads:], values)
+        attended = step.attend(turned[:, :-kv_heads], self._layer, self._scaling, self._window)
+        return self.o_proj(attended.flatten(1)[None]), None
+
+
+def fused_attentions(
+    module: Any, *, scaling: float, window: int | None, num_kv_heads: int, head_dim: int
+) -> list[FusedAttention]:
+    """What ``module`` may be; empty for one that does not look like a block of this kind.
+
+    scaling, window: what the block handed to the attention interface.
+    """
+    projections = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
+    if projections == [None] * 3:
+        projections = [getattr(module, "qkv_proj", None)]
+    output = getattr(module, "o_proj", None)
+    joined = join(projections)
+    if joined is None or output is None or module.head_dim != head_dim:
+        return []
+    return [
+        FusedAttention(
+            joined,
+            output,
+            norms,
+            layer=int(module.layer_idx),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            scaling=scaling,
+            window=window,
+        )
+        for norms in _head_norms(module, head_dim)
+    ]
+
+
+def _head_norms(module: Any, head_dim: int) -> list[tuple[FusedRMSNorm, FusedRMSNorm] | None]:
+    norms = [getattr(module, name, None) for name in ("q_norm", "k_norm")]
+    if norms == [None, None]:
+        return [None]
+    if any(norm is None or getattr(norm, "weight", torch.empty(0)).shape != (head_dim,) for norm in norms):
+        return []
+    return list(zip(*(fused_norms(norm) for norm in norms), strict=True))

@@ -1,0 +1,100 @@
+"""Which segments of a step are attended in one call, and what each of their tokens sees.
+
+A request's keys are one slice of the KV memory, so one call per request needs no copy::
+
+    segment   a a a | b | c | d | e e e e e
+    call      1     | 2         | 3              b, c, d: one token each, gathered
+
+On a CPU a call costs more than reading a few hundred keys, so neighbouring segments of the same few
+tokens share one, over keys gathered to the longest of them (docs/performance.md has the figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Segment, StepInputs
+
+_GATHERED_LENGTH = 8  # tokens of a segment, at most: longer ones have enough work for a call of their own
+_GATHERED_ROWS = 1 << 15  # of one call: what is gathered takes memory
+_PADDING = 1.5  # gathered rows over rows needed, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments attended in one call: ``count`` of them, ``length`` tokens each, in order."""
+
+    start: int  # first token
+    count: int
+    length: int
+    kv_start: int  # of a single segment: its first row
+    kv_length: int  # rows every segment is padded to
+    rows: Tensor | None  # [count * kv_length] int64: gathered KV rows. None: the slice at kv_start
+    bias: Tensor | None  # [count, 1, groups * length, kv_length]: 0 or -inf. None: everything is seen
+
+
+def plan_runs(inputs: StepInputs, window: int | None, groups: int, dtype: torch.dtype) -> tuple[Run, ...]:
+    """Cover the step's segments. groups: query heads to a KV head, which are folded into the query axis."""
+    return tuple(_run(part, inputs.positions, window, groups, dtype) for part in _grouped(inputs.segments))
+
+
+def _grouped(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+    first = 0
+    longest = total = 0
+    for index, segment in enumerate(segments):
+        count = index - first + 1
+        longest, total = max(longest, segment.kv_length), total + segment.kv_length
+        fits = segment.length == segments[first].length <= _GATHERED_LENGTH and longest * count <= min(
+            _GATHERED_ROWS, _PADDING * total
+        )
+        if count > 1 and not fits:
+            yield segments[first:index]
+            first, longest, total = index, segment.kv_length, segment.kv_length
+    if segments:
+        yield segments[first:]
+
+
+def _run(
+    segments: Sequence[Segment], positions: Tensor, window: int | None, groups: int, dtype: torch.dtype
+) -> Run:
+    first = segments[0]
+    longest = max(segment.kv_length for segment in segments)
+    visible = [_visible(segment, positions, window) for segment in segments]
+    rows = bias = None
+    if len(segments) > 1:
+        bounds = torch.tensor([[s.kv_start, s.kv_length - 1] for s in segments], device=positions.device)
+        offsets = torch.arange(longest, device=positions.device)
+        # Padding repeats a request's own last row, so that what is masked is a number all the same.
+        rows = (bounds[:, :1] + torch.minimum(offsets, bounds[:, 1:])).flatten()
+    if len(segments) > 1 or visible[0] is not None:
+        shape = (len(segments), 1, first.length, longest)
+        bias = torch.full(shape, float("-inf"), dtype=dtype, device=positions.device)
+        for row, (segment, mask) in enumerate(zip(segments, visible, strict=True)):
+            own = bias[row, 0, :, : segment.kv_length]
+            own.zero_() if mask is None else own.masked_fill_(mask, 0.0)
+        bias = bias.repeat(1, 1, groups, 1)
+    return Run(first.start, len(segments), first.length, first.kv_start, longest, rows, bias)
+
+
+def _visible(segment: Segment, positions: Tensor, window: int | None) -> Tensor | None:
+    """What a segment's tokens see: [length, kv_length] bool, or None when that is everything.
+
+    Row ``j`` of a request holds position ``j``, but for tree nodes, whose rows lie at or behind their
+    positions and within the tree's depth of them; so a window wider than a tree can go by rows.
+    """
+    queries = positions[segment.start : segment.start + segment.length, None]
+    mask = segment.mask
+    if mask is None:
+        if segment.length == 1 and (window is None or segment.kv_length <= window):
+            return None
+        first = segment.kv_length - segment.length
+        own = torch.arange(first, segment.kv_length, device=positions.device)[:, None]
+        mask = torch.arange(segment.kv_length, device=positions.device)[None, :] <= own
+    if window is not None and segment.kv_length > window:
+        rows = torch.arange(segment.kv_length, device=positions.device)[None, :]
+        mask = mask & (rows > queries - window)
+    return mask

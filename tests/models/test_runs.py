@@ -1,0 +1,129 @@
+"""Attention over the KV memory against a dense one written out, however the segments are grouped."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from resispec.models.attention import StepContext
+from resispec.models.base import Segment, StepInputs
+from resispec.models.kv import KVGeometry, KVMemory
+from resispec.models.runs import plan_runs
+
+CPU = torch.device("cpu")
+KV_HEADS, GROUPS, KEY_DIM, VALUE_DIM = 2, 3, 4, 6
+
+
+def memory_of(rows: int) -> KVMemory:
+    memory = KVMemory(KVGeometry(1, KV_HEADS, KEY_DIM, VALUE_DIM, 8, torch.float32), rows, CPU)
+    memory.keys.normal_()
+    memory.values.normal_()
+    return memory
+
+
+def step_of(rng: random.Random, shapes: list[tuple[int, int, bool]], rows: int) -> StepInputs:
+    """shapes: of each segment, its tokens, the rows it sees, whether it is a tree. Requests lie apart."""
+    segments: list[Segment] = []
+    positions: list[int] = []
+    written: list[int] = []
+    start = kv_start = 0
+    for length, kv_length, tree in shapes:
+        kv_start += rng.randrange(5)
+        mask = None
+        if tree:
+            mask = torch.ones(length, kv_length, dtype=torch.bool)
+            drawn = [[j == i or (j < i and rng.random() < 0.5) for j in range(length)] for i in range(length)]
+            mask[:, kv_length - length :] = torch.tensor(drawn)
+        segments.append(Segment(start, length, kv_start, kv_length, mask))
+        positions += range(kv_length - length, kv_length)
+        written += range(kv_start + kv_length - length, kv_start + kv_length)
+        start, kv_start = start + length, kv_start + kv_length
+    assert kv_start <= rows
+    return StepInputs(
+        torch.zeros(start, dtype=torch.long),
+        torch.tensor(positions),
+        torch.tensor(written),
+        tuple(segments),
+        torch.arange(start),
+    )
+
+
+def dense(query: Tensor, memory: KVMemory, inputs: StepInputs, window: int | None) -> Tensor:
+    """One query head of one token at a time."""
+    output = torch.zeros(query.shape[0], query.shape[1], VALUE_DIM)
+    for segment in inputs.segments:
+        for offset in range(segment.length):
+            token = segment.start + offset
+            position = int(inputs.positions[token])
+            for head in range(query.shape[1]):
+                seen = [
+                    row
+                    for row in range(segment.kv_length)
+                    if (
+                        bool(segment.mask[offset, row])
+                        if segment.mask is not None
+                        else row <= segment.kv_length - segment.length + offset
+                    )
+                    and (window is None or row > position - window)
+                ]
+                rows = torch.tensor(seen) + segment.kv_start
+                keys = memory.keys[0, rows, head // GROUPS]
+                weights = (keys @ query[token, head] * 0.5).softmax(0)
+                output[token, head] = weights @ memory.values[0, rows, head // GROUPS]
+    return output
+
+
+SHAPES = {
+    "one token": [(1, 9, False)],
+    "one chunk": [(6, 9, False)],
+    "one tree": [(5, 9, True)],
+    "tokens of like lengths": [(1, 30, False), (1, 25, False), (1, 31, False)],
+    "tokens of unlike lengths": [(1, 90, False), (1, 5, False), (1, 4, False), (1, 80, False)],
+    "trees": [(5, 20, True), (5, 22, True), (3, 20, True), (3, 9, True)],
+    "everything": [(12, 20, False), (1, 8, False), (1, 9, False), (4, 9, True), (4, 10, True), (9, 18, True)],
+}
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("name", SHAPES)
+def test_attention(name: str, window: int | None) -> None:
+    rng = random.Random(name)
+    torch.manual_seed(1)
+    memory = memory_of(300)
+    inputs = step_of(rng, SHAPES[name], 300)
+    query = torch.randn(inputs.token_ids.shape[0], KV_HEADS * GROUPS, KEY_DIM)
+    ours = StepContext(memory, inputs).attend(query, 0, 0.5, window)
+    torch.testing.assert_close(ours, dense(query, memory, inputs, window), rtol=1e-5, atol=1e-5)
+
+
+def test_other_requests_rows_do_not_reach_a_gathered_one() -> None:
+    """Not even as NaN: what pads a short request is its own."""
+    memory = memory_of(300)
+    inputs = step_of(random.Random(0), [(1, 30, False), (1, 25, False)], 300)
+    query = torch.randn(2, KV_HEADS * GROUPS, KEY_DIM)
+    before = StepContext(memory, inputs).attend(query, 0, 0.5, None)
+    own = torch.zeros(300, dtype=torch.bool)
+    for segment in inputs.segments:
+        own[segment.kv_start : segment.kv_start + segment.kv_length] = True
+    memory.keys[:, ~own] = memory.values[:, ~own] = float("nan")
+    after = StepContext(memory, inputs).attend(query, 0, 0.5, None)
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_runs_cover_the_step_and_pad_little() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        shapes = [(rng.choice([1, 1, 1, 5, 40]), rng.randrange(41, 400), False) for _ in range(12)]
+        runs = plan_runs(step_of(rng, shapes, 6000), None, GROUPS, torch.float32)
+        lengths = list(itertools.chain.from_iterable([run.length] * run.count for run in runs))
+        assert lengths == [length for length, _, _ in shapes]
+        seen = iter(kv_length for _, kv_length, _ in shapes)
+        for run in runs:
+            own = [next(seen) for _ in range(run.count)]
+            assert run.kv_length == max(own)
+            assert run.count * run.kv_length <= 1.5 * sum(own)
+            assert (run.rows is None) == (run.count == 1)
