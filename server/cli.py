@@ -13,6 +13,7 @@ import typer
 from resispec.engine.config import ConfigError
 
 from .audit_command import audit
+from .bench_command import bench
 from .exit_codes import ExitCode, failed
 from .options import settings_command
 from .settings import load_settings
@@ -49,6 +50,7 @@ def _serve(flags: Mapping[str, Any]) -> None:
 
 app.command("serve")(settings_command(_serve))
 app.command("audit")(audit)
+app.command("bench")(bench)
 app.command("top")(top)
 
 
@@ -119,82 +121,6 @@ def distill(
         raise failed(exc, ExitCode.MODEL) from None
     command = shlex.join(["resispec", "serve", "--target", target, "--draft", str(folder)])
     print(f"The draft is ready: {command}")  # noqa: T201
-
-
-@app.command()
-def bench(
-    target: Annotated[
-        str, typer.Option(help="'default', a hub id, a local folder or a GGUF file.")
-    ] = "default",
-    draft: Annotated[str, typer.Option(help="'default', a draft's folder or hub id, or 'none'.")] = "default",
-    batch: Annotated[str, typer.Option(help="Requests in flight.")] = "1,8",
-    temperature: Annotated[str, typer.Option(help="Temperatures; 0 is greedy.")] = "0,1",
-    prompts: Annotated[str, typer.Option(help="Sets of prompts.")] = "chat,code,copy",
-    tokens: Annotated[int, typer.Option(help="Tokens generated for every prompt.")] = 64,
-    repeats: Annotated[int, typer.Option(help="Measured runs of everybody.")] = 5,
-    num_threads: Annotated[
-        int | None, typer.Option(help="CPU threads. Unset: the physical cores.", show_default=False)
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    transformers: Annotated[
-        bool, typer.Option("--transformers/--no-transformers", help="Measure transformers.generate too.")
-    ] = True,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Measure trees of several sizes.")] = False,
-    nodes: Annotated[
-        str | None, typer.Option(help="Sizes of trees in a sweep (default: 2,4,8,12,16).", show_default=False)
-    ] = None,
-    depth: Annotated[
-        str | None, typer.Option(help="Depths of trees in a sweep (default: 2,3,4).", show_default=False)
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="File for the figures.", show_default=False)] = None,
-    markdown: Annotated[Path | None, typer.Option(help="File for the tables.", show_default=False)] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
-) -> None:
-    """Measure ratios in one run: plain and speculative decoding, and transformers with the same weights.
-
-    Everybody runs in turn, again and again; figures are medians over the repeats, ratios are taken
-    within each. Lists have commas between their values.
-    """
-    from resispec.engine.bench.settings import BenchSettings, parse_list, sweep_trees
-    from resispec.engine.openmp import openmp_for_engine
-
-    try:
-        if not sweep and (nodes is not None or depth is not None):
-            raise ConfigError("--nodes and --depth go with --sweep")
-        trees = sweep_trees(
-            parse_list(nodes or "2,4,8,12,16", int, "nodes"), parse_list(depth or "2,3,4", int, "depth")
-        )
-        settings = BenchSettings(
-            target=target,
-            draft=None if draft == "none" else draft,
-            batch=parse_list(batch, int, "batch"),
-            temperature=parse_list(temperature, float, "temperature"),
-            prompts=parse_list(prompts, str, "prompts"),
-            tokens=tokens,
-            repeats=repeats,
-            num_threads=num_threads,
-            device=device,
-            dtype=dtype,
-            transformers=transformers,
-            trees=trees if sweep else (),
-            json=json,
-            markdown=markdown,
-            offline=offline,
-        )
-        with openmp_for_engine():
-            from resispec.engine.bench.command import run
-    except ConfigError as exc:
-        raise failed(exc, ExitCode.CONFIGURATION) from None
-    from resispec.models.base import ModelError
-
-    try:
-        complete = run(settings)
-    except ConfigError as exc:
-        raise failed(exc, ExitCode.CONFIGURATION) from None
-    except ModelError as exc:
-        raise failed(exc, ExitCode.MODEL) from None
-    raise typer.Exit(ExitCode.OK if complete else ExitCode.ERROR)
 
 
 @app.command()

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
-from .report import print_report, write_files
+from .report import Report, print_report, write_files
 from .run import bench
+from .serving.run import bench_servers, bench_url
+from .serving.settings import UrlSettings
 from .settings import BenchSettings
 
 
 def run(settings: BenchSettings) -> bool:
     """Whether everything was measured. Raises what `bench` raises, and OSError for the files."""
-    report = bench(settings, Console(stderr=True))
+    measured = bench_servers if settings.peers else bench
+    return _deliver(measured(settings, Console(stderr=True)), settings.json, settings.markdown)
+
+
+def run_url(settings: UrlSettings) -> bool:
+    """The same of a running server. Raises what `bench_url` raises, and OSError for the files."""
+    return _deliver(bench_url(settings, Console(stderr=True)), settings.json, settings.markdown)
+
+
+def _deliver(report: Report, json: Path | None, markdown: Path | None) -> bool:
     print_report(report, Console())
-    write_files(report, settings.json, settings.markdown)
+    write_files(report, json, markdown)
     return report.complete

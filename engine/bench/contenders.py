@@ -14,6 +14,7 @@ from .measurement import Measurement
 from .settings import Tree
 from .workload import Workload
 
+SETTLED = 6  # deliveries to each request in flight before a long prompt comes in between
 PLAIN = "plain"
 SPECULATIVE = "speculative"
 TRANSFORMERS = "transformers"
@@ -54,11 +55,14 @@ class FailedContender:
 class EngineContender:
     """An engine, driven as the server drives it: requests are added while others run."""
 
-    def __init__(self, name: str, engine: Engine, tree: Tree | None = None) -> None:
-        """tree: what every request asks for; None: what the engine chooses."""
+    def __init__(
+        self, name: str, engine: Engine, tree: Tree | None = None, verifier: str | None = None
+    ) -> None:
+        """tree, verifier: what every request asks for; None: what the engine chooses."""
         self.name = name
         self._engine = engine
         self._tree = tree
+        self._verifier = verifier
         self._ids = count()
 
     def takes(self, workload: Workload) -> bool:  # noqa: ARG002
@@ -68,6 +72,7 @@ class EngineContender:
         engine, tally = self._engine, _Tally()
         waiting = deque(workload.requests)
         live: set[str] = set()
+        intruder = None if workload.intruder is None else self._request(workload.intruder, workload, 2)
         began = time.perf_counter()
         try:
             while waiting or live:
@@ -75,6 +80,10 @@ class EngineContender:
                     request = self._request(waiting.popleft(), workload)
                     engine.add(request)
                     live.add(request.request_id)
+                if intruder is not None and tally.deliveries >= SETTLED * workload.batch:
+                    engine.add(intruder)
+                    live.add(intruder.request_id)
+                    tally.ignored, intruder = intruder.request_id, None
                 step_began = time.perf_counter()
                 result = engine.step()
                 tally.add(result, time.perf_counter() - step_began)
@@ -85,24 +94,28 @@ class EngineContender:
             while engine.has_work:
                 engine.step()
             raise
+        if intruder is not None:
+            raise BenchError("the answers were over before the long prompt could come; ask for more tokens")
         measurement = tally.measurement(time.perf_counter() - began)
         if measurement.tokens != workload.tokens * len(workload.requests):
             reason = tally.error or "requests ended early; the context may be too short"
             raise BenchError(f"{measurement.tokens} tokens came instead of all: {reason}")
         return measurement
 
-    def _request(self, prompt: tuple[int, ...], workload: Workload) -> Request:
+    def _request(self, prompt: tuple[int, ...], workload: Workload, max_tokens: int | None = None) -> Request:
         number = next(self._ids)
         sampling = SamplingParams(
             temperature=workload.temperature,
-            max_tokens=workload.tokens,
+            max_tokens=max_tokens or workload.tokens,
             ignore_eos=True,
             # A request with a seed keeps its tree however many others run.
             seed=None if self._tree is None else number,
         )
-        speculation = SpeculationParams()
+        speculation = SpeculationParams(verifier=self._verifier)
         if self._tree is not None:
-            speculation = SpeculationParams(max_nodes=self._tree.nodes, max_depth=self._tree.depth)
+            speculation = SpeculationParams(
+                verifier=self._verifier, max_nodes=self._tree.nodes, max_depth=self._tree.depth
+            )
         return Request(str(number), prompt, sampling, speculation)
 
 
@@ -118,15 +131,26 @@ class _Tally:
         self.draft_nodes = 0
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.error: str | None = None
+        self.ignored: str | None = None  # a request that is not counted, only felt by the others
+        self.gaps: list[float] = []
+        self._last: dict[str, float] = {}  # when a request got something
 
     def add(self, result: StepResult, seconds: float) -> None:
+        now = time.perf_counter()
         for output in result.outputs:
-            self.deliveries += bool(self.tokens[output.request_id] and output.token_ids)
+            if output.request_id == self.ignored or not output.token_ids:
+                continue
+            if (last := self._last.get(output.request_id)) is not None:
+                self.deliveries += 1
+                self.gaps.append(now - last)
+            self._last[output.request_id] = now
             self.tokens[output.request_id] += len(output.token_ids)
+        for output in result.outputs:
             if output.finish_reason is FinishReason.ERROR:
                 self.error = output.error
         stats = result.stats
-        self.first_token_seconds += stats.time_to_first_token
+        if self.ignored is None:  # the only ones whose first token comes later are not ours
+            self.first_token_seconds += stats.time_to_first_token
         if not stats.prompt_tokens:
             self.decode_steps.append(seconds)
         for part in stats.speculation:
@@ -149,5 +173,6 @@ class _Tally:
             decode_seconds=sum(self.decode_steps),
             drafts=self.drafts,
             draft_nodes=self.draft_nodes,
+            gap_seconds=tuple(self.gaps),
             phases=dict(self.phases),
         )

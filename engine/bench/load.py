@@ -10,7 +10,7 @@ import torch
 from ..engine import Engine
 from ..load import build_engine
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
-from .settings import BenchSettings
+from .settings import BenchSettings, Tree
 
 Loader = Callable[[], list[Contender]]
 
@@ -22,6 +22,10 @@ def loaders(
 
     Each has weights of its own, as it would alone: one target changes when it is packed for an engine.
     """
+    variants: list[tuple[str, Tree | None, str | None]] = [
+        *((f"{SPECULATIVE} {tree}", tree, None) for tree in settings.trees),
+        *((f"{SPECULATIVE} {verifier}", None, verifier) for verifier in settings.verifiers),
+    ] or [(SPECULATIVE, None, None)]
 
     def plain() -> list[Contender]:
         return [EngineContender(PLAIN, build_engine(settings.engine_config(None, max_model_len)))]
@@ -29,9 +33,7 @@ def loaders(
     def speculative() -> list[Contender]:
         engine = build_engine(settings.engine_config(settings.draft, max_model_len))
         _check_draft(engine)
-        if not settings.trees:
-            return [EngineContender(SPECULATIVE, engine)]
-        return [EngineContender(f"{SPECULATIVE} {tree}", engine, tree) for tree in settings.trees]
+        return [EngineContender(name, engine, tree, verifier) for name, tree, verifier in variants]
 
     def transformers() -> list[Contender]:
         from .transformers_contender import TransformersContender
@@ -40,7 +42,7 @@ def loaders(
 
     yield (PLAIN,), plain
     if settings.draft is not None:
-        yield tuple(f"{SPECULATIVE} {tree}" for tree in settings.trees) or (SPECULATIVE,), speculative
+        yield tuple(name for name, _, _ in variants), speculative
     if settings.transformers:
         yield (TRANSFORMERS,), transformers
 

@@ -21,6 +21,8 @@ class Measurement:
     decode_seconds: float  # of these steps
     drafts: int = 0  # trees verified
     draft_nodes: int = 0  # candidates in them
+    gap_seconds: tuple[float, ...] = ()  # between one delivery to a request and its next, over all requests
+    memory: int | None = None  # resident bytes
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by phase, over all steps
 
     @property
@@ -33,9 +35,9 @@ class Measurement:
         return self.decode_seconds / self.decode_steps if self.decode_steps else None
 
     @property
-    def tokens_per_step(self) -> float:
+    def tokens_per_step(self) -> float | None:
         """Tokens that a step gives each request in it: the mean acceptance length; 1 without a draft."""
-        return self.decoded_tokens / self.deliveries
+        return self.decoded_tokens / self.deliveries if self.deliveries else None
 
     @property
     def nodes_per_tree(self) -> float | None:
@@ -44,6 +46,13 @@ class Measurement:
     @property
     def first_token_median(self) -> float:
         return median(self.first_token_seconds)
+
+    def gap(self, share: float) -> float | None:
+        """The gap in seconds that this share of all gaps stays within; 1: the longest."""
+        if not self.gap_seconds:
+            return None
+        ordered = sorted(self.gap_seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def pool(parts: Iterable[Measurement]) -> Measurement:
@@ -63,5 +72,7 @@ def pool(parts: Iterable[Measurement]) -> Measurement:
         decode_seconds=sum(part.decode_seconds for part in parts),
         drafts=sum(part.drafts for part in parts),
         draft_nodes=sum(part.draft_nodes for part in parts),
+        gap_seconds=tuple(seconds for part in parts for seconds in part.gap_seconds),
+        memory=max((part.memory for part in parts if part.memory is not None), default=None),
         phases=dict(phases),
     )

@@ -1,4 +1,4 @@
-"""The built-in prompts: free text, code, and text to be copied. All ask for long answers."""
+"""The built-in prompts: free text, code, copies, translations, summaries. All ask for long answers."""
 
 from __future__ import annotations
 
@@ -75,11 +75,34 @@ technical drawing. Experience: six years with a boat builder in Gothenburg, then
 his own workshop in Malmo.
 """
 
+_SENTENCES = (
+    "The train to the coast leaves at a quarter past seven, and the last one back at ten in the evening.",
+    "My grandmother kept her recipes in a tin box that nobody else was allowed to open.",
+    "Before you plant the seeds, loosen the soil and water it well.",
+    "The museum is closed on Mondays, but the garden behind it is open every day.",
+    "He had promised to write every week, yet the first letter came only in spring.",
+    "If the red lamp is on, do not open the door; wait until the machine has stopped.",
+    "Three of the five windows were broken in the storm, and the roof had lost some tiles.",
+    "She learned to sail before she could ride a bicycle, because the lake was closer than the road.",
+)
+_LANGUAGES = ("French", "German", "Spanish", "Italian", "Portuguese", "Dutch", "Polish", "Swedish")
+
+_TEXTS = tuple(_PASSAGES.strip().split("\n\n"))
+
+
+def _long(number: int) -> str:
+    """All passages, beginning with another one each time, and a question about them: some 1,000 tokens."""
+    texts = _TEXTS[number:] + _TEXTS[:number]
+    return "Read these texts.\n\n" + "\n\n".join(texts) + "\n\nWrite a summary of each of them."
+
+
 PROMPT_SETS: dict[str, tuple[str, ...]] = {
     "chat": _CHAT,
     "code": _CODE,
-    "copy": tuple(
-        f"Repeat the following text word for word, and nothing else.\n\n{text}"
-        for text in _PASSAGES.strip().split("\n\n")
+    "copy": tuple(f"Repeat the following text word for word, and nothing else.\n\n{text}" for text in _TEXTS),
+    "translation": tuple(
+        f"Translate these sentences into {language}, one a line:\n\n" + "\n".join(_SENTENCES)
+        for language in _LANGUAGES
     ),
+    "long": tuple(_long(number) for number in range(len(_TEXTS))),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,26 +11,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .contenders import PLAIN, TRANSFORMERS
 from .machine import Machine
-from .summary import ALL_PROMPTS, Ratio, Row, Spread
+from .summary import ALL_PROMPTS, BASELINES, Ratio, Row, Spread
 
-_HEADINGS = (
-    "contender",
-    "prompts",
-    "T",
-    "batch",
-    "tokens/s",
-    "ms/step",
-    "tokens/step",
-    "nodes/tree",
-    "first token, ms",
-    f"x {PLAIN}",
-    f"x {TRANSFORMERS}",
-)
-_NUM_NAMES = 2  # leading columns that hold words
+_NAMES = ("contender", "prompts", "T", "load")
+_NUM_WORDS = 2  # leading columns that hold words
 _FILE_WIDTH = 160  # of the tables where there is no terminal to fit
-_PHASES = ("schedule", "draft", "verify", "sample", "commit", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +30,7 @@ class Report:
     rows: tuple[Row, ...]
     ratios: tuple[Ratio, ...]  # over all prompts and temperatures
     interrupted: bool
+    baselines: tuple[str, ...] = BASELINES
 
     @property
     def complete(self) -> bool:
@@ -73,13 +60,14 @@ def print_report(report: Report, console: Console) -> None:
     """The table, the phases, the ratios and the conditions."""
     if not console.is_terminal:
         console.width = max(console.width, _FILE_WIDTH)
-    table = _table(_HEADINGS, _NUM_NAMES)
+    columns = used_columns(report)
+    table = _table((*_NAMES, *(column.heading for column in columns)), _NUM_WORDS)
     for row in report.rows:
-        table.add_row(*_cells(row, _short), end_section=_ends_section(row, report.rows))
+        table.add_row(*_cells(row, columns, _short), end_section=_ends_section(row, report.rows))
     console.print(table)
-    shares = list(_phase_cells(report.rows))
+    names, shares = _phase_cells(report.rows)
     if shares:
-        phases = _table(("share of the time", *_HEADINGS[1:4], *_PHASES), _NUM_NAMES)
+        phases = _table(("share of the time", *_NAMES[1:], *names), _NUM_WORDS)
         for cells in shares:
             phases.add_row(*cells)
         console.print(phases)
@@ -90,10 +78,12 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def to_markdown(report: Report) -> str:
-    lines = [*_markdown_table(_HEADINGS, [_cells(row, _spread) for row in report.rows]), ""]
-    shares = list(_phase_cells(report.rows))
+    columns = used_columns(report)
+    headings = (*_NAMES, *(column.heading for column in columns))
+    lines = [*_markdown_table(headings, [_cells(row, columns, _spread) for row in report.rows]), ""]
+    names, shares = _phase_cells(report.rows)
     if shares:
-        lines += [*_markdown_table(("share of the time", *_HEADINGS[1:4], *_PHASES), shares), ""]
+        lines += [*_markdown_table(("share of the time", *_NAMES[1:], *names), shares), ""]
     lines += [f"- {ratio.name}: {_spread(ratio.value, 2)}" for ratio in report.ratios]
     lines += [f"- {line}" for line in report.conditions]
     return "\n".join(lines) + "\n"
@@ -112,29 +102,54 @@ def write_files(report: Report, json: Path | None, markdown: Path | None) -> Non
         markdown.write_text(to_markdown(report), encoding="utf-8")
 
 
-def _cells(row: Row, figure: Callable[[Spread | None, int], str]) -> list[str]:
-    names = [row.case.contender, row.case.prompts, f"{row.case.temperature:g}", str(row.case.batch)]
+@dataclass(frozen=True, slots=True)
+class Column:
+    heading: str
+    value: Callable[[Row], Spread | None]
+    digits: int
+    with_spread: bool = True
+
+
+def used_columns(report: Report) -> list[Column]:
+    """The figures that at least one row has."""
+    columns = [
+        Column("tokens/s", lambda row: row.tokens_per_second, 1),
+        Column("ms/step", lambda row: row.step_ms, 1),
+        Column("tokens/step", lambda row: row.tokens_per_step, 2, with_spread=False),
+        Column("nodes/tree", lambda row: row.nodes_per_tree, 1, with_spread=False),
+        Column("first token, ms", lambda row: row.first_token_ms, 0),
+        Column("gap, ms", lambda row: row.gap_ms, 1, with_spread=False),
+        Column("gap p99", lambda row: row.gap_p99_ms, 1, with_spread=False),
+        Column("longest gap", lambda row: row.gap_max_ms, 0, with_spread=False),
+        Column("MiB", lambda row: row.memory_mib, 0, with_spread=False),
+    ]
+    columns += [Column(f"x {name}", _over(name), 2) for name in report.baselines]
+    return [column for column in columns if any(column.value(row) is not None for row in report.rows)]
+
+
+def _over(name: str) -> Callable[[Row], Spread | None]:
+    return lambda row: row.over.get(name)
+
+
+def _cells(row: Row, columns: Sequence[Column], figure: Callable[[Spread | None, int], str]) -> list[str]:
+    names = _names(row)
     if row.error is not None:
-        return [*names, "failed", *[""] * (len(_HEADINGS) - len(names) - 1)]
-    return [
-        *names,
-        figure(row.tokens_per_second, 1),
-        figure(row.step_ms, 1),
-        _median(row.tokens_per_step, 2),
-        _median(row.nodes_per_tree, 1),
-        figure(row.first_token_ms, 0),
-        figure(row.over_plain, 2),
-        figure(row.over_transformers, 2),
+        return [*names, "failed", *[""] * (len(columns) - 1)]
+    return names + [
+        (figure if column.with_spread else _median)(column.value(row), column.digits) for column in columns
     ]
 
 
-def _phase_cells(rows: Sequence[Row]) -> Iterator[list[str]]:
-    """Of the rows over all prompts, or where there are none of every row."""
+def _names(row: Row) -> list[str]:
+    return [row.case.contender, row.case.prompts, f"{row.case.temperature:g}", row.case.load]
+
+
+def _phase_cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Names of the phases and shares: of the rows over all prompts, or where there are none of every row."""
     pooled = [row for row in rows if row.case.prompts == ALL_PROMPTS]
-    for row in pooled or rows:
-        if row.phases:
-            names = [row.case.contender, row.case.prompts, f"{row.case.temperature:g}", str(row.case.batch)]
-            yield [*names, *(f"{row.phases.get(phase, 0.0):.1%}" for phase in _PHASES)]
+    shown = [row for row in pooled or rows if row.phases]
+    names = tuple(dict.fromkeys(name for row in shown for name in row.phases))
+    return names, [[*_names(row), *(f"{row.phases.get(name, 0.0):.1%}" for name in names)] for row in shown]
 
 
 def _spread(spread: Spread | None, digits: int) -> str:
@@ -165,11 +180,11 @@ def _table(headings: Sequence[str], num_names: int) -> Table:
 def _ends_section(row: Row, rows: Sequence[Row]) -> bool:
     """A line below the last contender of each workload."""
     place = rows.index(row) + 1
-    work = (row.case.prompts, row.case.temperature, row.case.batch)
+    work = (row.case.prompts, row.case.temperature, row.case.load)
     if place == len(rows):
         return False
     following = rows[place].case
-    return work != (following.prompts, following.temperature, following.batch)
+    return work != (following.prompts, following.temperature, following.load)
 
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

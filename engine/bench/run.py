@@ -54,7 +54,9 @@ def bench(settings: BenchSettings, console: Console) -> Report:
     contenders: list[Contender] = []
     results = Results()
     try:
-        for names, load in loaders(settings, folder, device, dtype, longest + settings.tokens):
+        for names, load in loaders(
+            settings, folder, device, dtype, max(longest + settings.tokens, (settings.intruder or 0) + 2)
+        ):
             console.print(f"loading {', '.join(names)}", style="dim")
             try:
                 contenders += load()
@@ -101,7 +103,7 @@ def measure(
         for repeat in range(repeats):
             for contender, workload in _rotated(pairs, repeat):
                 what = f"{contender.name}, {workload.prompts_name}, T={workload.temperature:g}"
-                progress.update(task, description=f"{what}, batch {workload.batch}")
+                progress.update(task, description=f"{what}, {_case(contender.name, workload).load}")
                 progress.refresh()
                 _run(contender, workload, repeat, results)
                 progress.advance(task)
@@ -136,4 +138,4 @@ def _rotated(
 
 
 def _case(name: str, workload: Workload) -> Case:
-    return Case(name, workload.prompts_name, workload.temperature, workload.batch)
+    return Case(name, workload.prompts_name, workload.temperature, workload.batch, workload.rate)

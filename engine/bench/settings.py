@@ -10,6 +10,7 @@ from typing import TypeVar
 from ..config import ConfigError, EngineConfig
 from ..tree import plan_shape
 from .prompts import PROMPT_SETS
+from .serving.launch import Peer
 
 T = TypeVar("T", int, float, str)
 
@@ -33,7 +34,7 @@ class BenchSettings:
     draft: str | None = "default"
     batch: tuple[int, ...] = (1, 8)  # requests in flight
     temperature: tuple[float, ...] = (0.0, 1.0)
-    prompts: tuple[str, ...] = tuple(PROMPT_SETS)
+    prompts: tuple[str, ...] = ("chat", "code", "copy")
     tokens: int = 64  # generated for every prompt
     repeats: int = 5
     num_threads: int | None = None
@@ -41,6 +42,9 @@ class BenchSettings:
     dtype: str = "auto"
     transformers: bool = True
     trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
+    verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
+    intruder: int | None = None  # tokens of a prompt that comes into the middle of each workload
+    peers: tuple[Peer, ...] = ()  # other servers; with any, everybody is a server and measured over HTTP
     json: Path | None = None
     markdown: Path | None = None
     offline: bool = False
@@ -49,20 +53,28 @@ class BenchSettings:
         for name in ("batch", "temperature", "prompts"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; name at least one", name)
-        _at_least(min(self.batch), 1, "batch")
-        _at_least(min(self.temperature), 0, "temperature")
-        _at_least(self.tokens, 2, "tokens")  # the first comes from the prompt, the others from decoding
-        _at_least(self.repeats, 1, "repeats")
+        at_least(min(self.batch), 1, "batch")
+        at_least(min(self.temperature), 0, "temperature")
+        at_least(self.tokens, 2, "tokens")  # the first comes from the prompt, the others from decoding
+        at_least(self.repeats, 1, "repeats")
         if self.num_threads is not None:
-            _at_least(self.num_threads, 1, "num_threads")
+            at_least(self.num_threads, 1, "num_threads")
         for name in self.prompts:
             if name not in PROMPT_SETS:
                 raise ConfigError(f"prompts has {name!r}; there are {', '.join(PROMPT_SETS)}", "prompts")
         if self.trees and self.draft is None:
             raise ConfigError("a sweep over trees needs a draft", "draft")
-        for path in (self.json, self.markdown):
-            if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-                raise ConfigError(f"{path} cannot be written; name a file in a folder that exists")
+        if self.verifiers and self.draft is None:
+            raise ConfigError("verifiers need a draft", "draft")
+        if self.verifiers and self.trees:
+            raise ConfigError("verifiers and trees are compared one at a time; leave out one", "verifiers")
+        if self.peers and (self.verifiers or self.trees):
+            raise ConfigError("servers are measured as they are set up; leave out the sweep", "peer")
+        if self.intruder is not None:
+            at_least(self.intruder, 1, "intruder")
+            if max(self.batch) == 1:
+                raise ConfigError("an intruder needs others to disturb; use a batch above 1", "intruder")
+        check_files(self.json, self.markdown)
 
     def engine_config(self, draft: str | None, max_model_len: int) -> EngineConfig:
         """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
@@ -72,14 +84,22 @@ class BenchSettings:
             draft=draft,
             device=self.device,
             dtype=self.dtype,
-            max_num_seqs=max(self.batch),
+            max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
             max_tree_nodes=max((tree.nodes for tree in self.trees), default=defaults.max_tree_nodes),
             max_tree_depth=max((tree.depth for tree in self.trees), default=defaults.max_tree_depth),
             prefix_caching=False,
             num_threads=self.num_threads,
+            allow_inexact=bool(self.verifiers),  # a comparison may want to see what exactness costs
             offline=self.offline,
         )
+
+
+def check_files(*paths: Path | None) -> None:
+    """Before anything is measured. Raises ConfigError."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise ConfigError(f"{path} cannot be written; name a file in a folder that exists")
 
 
 def parse_list(text: str, kind: Callable[[str], T], name: str) -> tuple[T, ...]:
@@ -92,8 +112,8 @@ def parse_list(text: str, kind: Callable[[str], T], name: str) -> tuple[T, ...]:
 
 def sweep_trees(nodes: Sequence[int], depths: Sequence[int]) -> tuple[Tree, ...]:
     """Every tree of these sizes and depths; those that come out alike are listed once."""
-    _at_least(min(nodes, default=0), 1, "nodes")
-    _at_least(min(depths, default=0), 1, "depth")
+    at_least(min(nodes, default=0), 1, "nodes")
+    at_least(min(depths, default=0), 1, "depth")
     trees: dict[object, Tree] = {}
     for budget in nodes:
         for depth in depths:
@@ -102,6 +122,6 @@ def sweep_trees(nodes: Sequence[int], depths: Sequence[int]) -> tuple[Tree, ...]
     return tuple(trees.values())
 
 
-def _at_least(value: float, least: float, name: str) -> None:
+def at_least(value: float, least: float, name: str) -> None:
     if not least <= value < float("inf"):
         raise ConfigError(f"{name} is {value}; it must be {least} or more", name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from .contenders import PLAIN, TRANSFORMERS
 from .measurement import Measurement, pool
 
 ALL_PROMPTS = "all"
+BASELINES = (PLAIN, TRANSFORMERS)
 
 Runs = Mapping[int, Measurement]  # by repeat
 
@@ -22,6 +23,12 @@ class Case:
     prompts: str
     temperature: float
     batch: int
+    rate: float | None = None  # requests a second, where they come at a rate
+
+    @property
+    def load(self) -> str:
+        """What a table says: requests in flight, or their rate."""
+        return str(self.batch) if self.rate is None else f"{self.rate:g}/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +51,11 @@ class Row:
     tokens_per_step: Spread | None = None  # per request: the mean acceptance length
     nodes_per_tree: Spread | None = None
     first_token_ms: Spread | None = None  # the median request's
-    over_plain: Spread | None = None  # tokens/s over that of the plain engine at the same batch
-    over_transformers: Spread | None = None  # tokens/s over that of transformers at batch 1
+    gap_ms: Spread | None = None  # between deliveries to one request: the median one
+    gap_p99_ms: Spread | None = None
+    gap_max_ms: Spread | None = None
+    memory_mib: Spread | None = None  # resident
+    over: dict[str, Spread] = field(default_factory=dict)  # tokens/s over a baseline's at the same load
     phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
     error: str | None = None
 
@@ -59,46 +69,53 @@ class Ratio:
 
 
 def summarize(
-    cases: Sequence[Case], runs: Mapping[Case, Runs], errors: Mapping[Case, str]
+    cases: Sequence[Case],
+    runs: Mapping[Case, Runs],
+    errors: Mapping[Case, str],
+    baselines: Sequence[str] = BASELINES,
 ) -> tuple[Row, ...]:
     """A row per case, then one per group of cases that differ in their prompts only."""
     pooled: dict[Case, Runs] = {}
-    for case, members in _groups(cases, lambda c: Case(c.contender, ALL_PROMPTS, c.temperature, c.batch)):
+    for case, members in _groups(cases, lambda c: replace(c, prompts=ALL_PROMPTS)):
         if len(members) > 1:
             pooled[case] = _pool(members, runs)
     every = {**runs, **pooled}
-    rows = [_row(case, every, errors.get(case)) for case in cases]
-    return (*rows, *(_row(case, every, None) for case in pooled if pooled[case]))
+    rows = [_row(case, every, errors.get(case), baselines) for case in cases]
+    return (*rows, *(_row(case, every, None, baselines) for case in pooled if pooled[case]))
 
 
-def headline_ratios(cases: Sequence[Case], runs: Mapping[Case, Runs]) -> tuple[Ratio, ...]:
-    """What the whole run says: batching, plain against transformers, drafts against plain."""
+def headline_ratios(
+    cases: Sequence[Case], runs: Mapping[Case, Runs], baselines: Sequence[str] = BASELINES
+) -> tuple[Ratio, ...]:
+    """What the whole run says: batching, then everybody over each baseline that is not named before it."""
     whole = {
         (group.contender, group.batch): _pool(members, runs)
-        for group, members in _groups(cases, lambda c: Case(c.contender, ALL_PROMPTS, 0.0, c.batch))
+        for group, members in _groups(
+            [case for case in cases if case.rate is None],
+            lambda c: Case(c.contender, ALL_PROMPTS, 0.0, c.batch),
+        )
     }
-    single = whole.get((PLAIN, 1), {})
     wanted = [
-        (f"{PLAIN} at batch {batch} over {PLAIN} at batch 1", of, single)
+        (f"{PLAIN} at batch {batch} over {PLAIN} at batch 1", of, whole.get((PLAIN, 1), {}))
         for (name, batch), of in whole.items()
         if name == PLAIN and batch != 1
     ]
-    wanted.append((f"{PLAIN} over {TRANSFORMERS} at batch 1", single, whole.get((TRANSFORMERS, 1), {})))
+    rank = {name: place for place, name in enumerate(baselines)}
     wanted += [
-        (f"{name} over {PLAIN} at batch {batch}", of, whole.get((PLAIN, batch), {}))
+        (f"{name} over {baseline} at batch {batch}", of, whole.get((baseline, batch), {}))
         for (name, batch), of in whole.items()
-        if name not in (PLAIN, TRANSFORMERS)
+        for baseline in baselines
+        if name != baseline and rank.get(name, -1) < rank[baseline]
     ]
     ratios = [(name, _ratio(of, over)) for name, of, over in wanted]
     return tuple(Ratio(name, value) for name, value in ratios if value is not None)
 
 
-def _row(case: Case, runs: Mapping[Case, Runs], error: str | None) -> Row:
+def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Sequence[str]) -> Row:
     own = runs.get(case, {})
     if error is not None or not own:
         return Row(case, error=error or "interrupted before it ran")
-    plain = runs.get(Case(PLAIN, case.prompts, case.temperature, case.batch), {})
-    transformers = runs.get(Case(TRANSFORMERS, case.prompts, case.temperature, 1), {})
+    over = {name: _ratio(own, _baseline_runs(case, name, runs)) for name in baselines}
     values = own.values()
     phases = pool(values).phases
     total = sum(phases.values())
@@ -106,14 +123,29 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None) -> Row:
         case,
         repeats=len(own),
         tokens_per_second=_spread(run.tokens_per_second for run in values),
-        step_ms=_spread(run.step_seconds and run.step_seconds * 1e3 for run in values),
+        step_ms=_spread(_ms(run.step_seconds) for run in values),
         tokens_per_step=_spread(run.tokens_per_step for run in values),
         nodes_per_tree=_spread(run.nodes_per_tree for run in values),
         first_token_ms=_spread(run.first_token_median * 1e3 for run in values),
-        over_plain=_ratio(own, plain),
-        over_transformers=_ratio(own, transformers),
+        gap_ms=_spread(_ms(run.gap(0.5)) for run in values),
+        gap_p99_ms=_spread(_ms(run.gap(0.99)) for run in values),
+        gap_max_ms=_spread(_ms(run.gap(1)) for run in values),
+        memory_mib=_spread(run.memory and run.memory / 2**20 for run in values),
+        over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},
     )
+
+
+def _baseline_runs(case: Case, name: str, runs: Mapping[Case, Runs]) -> Runs:
+    """At the same load; of one that is measured alone only (transformers), alone."""
+    same = runs.get(replace(case, contender=name), {})
+    if same or name != TRANSFORMERS:
+        return same
+    return runs.get(replace(case, contender=name, batch=1), {})
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
 
 
 def _groups(cases: Sequence[Case], key: Callable[[Case], Case]) -> list[tuple[Case, list[Case]]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .prompts import PROMPT_SETS
 from .settings import BenchSettings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +18,27 @@ class Workload:
 
     prompts_name: str
     temperature: float
-    batch: int
+    batch: int  # 0: as many as come, where they come at a rate
     tokens: int  # generated for every request, EOS or not
-    requests: tuple[tuple[int, ...], ...]  # token ids of the prompts
+    requests: tuple[tuple[int, ...], ...] = ()  # token ids of the prompts
+    texts: tuple[str, ...] = ()  # or the prompts themselves, for a server whose tokens nobody knows
+    rate: float | None = None  # requests a second, at random moments; None: the next follows the last
+    intruder: tuple[int, ...] | None = None  # token ids of a long prompt that comes in between, once
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.requests or self.texts)
 
     def warm_up(self) -> Workload:
         """A small piece of the same kind."""
-        return replace(self, tokens=min(self.tokens, 8), requests=self.requests[: self.batch])
+        few = max(1, self.batch)
+        return replace(
+            self,
+            tokens=min(self.tokens, 8),
+            requests=self.requests[:few],
+            texts=self.texts[:few],
+            intruder=None,
+        )
 
 
 def encode_prompts(tokenizer: Any, name: str) -> tuple[tuple[int, ...], ...]:
@@ -33,12 +50,27 @@ def make_workloads(
     settings: BenchSettings, prompts: dict[str, tuple[tuple[int, ...], ...]]
 ) -> tuple[Workload, ...]:
     """In the order of measuring. A batch larger than a set goes through the set again."""
-    return tuple(
-        Workload(name, temperature, batch, settings.tokens, _at_least(prompts[name], batch))
+    plain = tuple(
+        Workload(name, temperature, batch, settings.tokens, at_least(prompts[name], batch))
         for name in settings.prompts
         for temperature in settings.temperature
         for batch in settings.batch
     )
+    if settings.intruder is None:
+        return plain
+    long = long_prompt(prompts, settings.intruder)
+    disturbed = (
+        replace(work, prompts_name=f"{work.prompts_name}+{len(long)}", intruder=long)
+        for work in plain
+        if work.batch > 1
+    )
+    return (*plain, *disturbed)
+
+
+def long_prompt(prompts: Mapping[str, Sequence[tuple[int, ...]]], length: int) -> tuple[int, ...]:
+    """Token ids of the prompts, over and over, up to a length."""
+    ids = [token for group in prompts.values() for prompt in group for token in prompt]
+    return tuple((ids * -(-length // len(ids)))[:length])
 
 
 def _encode(tokenizer: Any, text: str) -> list[int]:
@@ -49,6 +81,6 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer.encode(rendered, add_special_tokens=False))
 
 
-def _at_least(prompts: tuple[tuple[int, ...], ...], count: int) -> tuple[tuple[int, ...], ...]:
+def at_least(prompts: tuple[T, ...], count: int) -> tuple[T, ...]:
     """Whole rounds of the prompts, so that each weighs the same: at least ``count`` of them."""
     return prompts * -(-count // len(prompts))

@@ -59,11 +59,12 @@ def test_every_row_is_measured(report):
         assert (row.nodes_per_tree is None) == (row.case.contender != "speculative")
         assert not row.phases or sum(row.phases.values()) == pytest.approx(1)
         if row.case.contender == "plain":
-            assert (row.over_plain.low, row.over_plain.high) == (1, 1)
+            assert (row.over["plain"].low, row.over["plain"].high) == (1, 1)
     assert [ratio.name for ratio in report.ratios] == [
         "plain at batch 2 over plain at batch 1",
         "plain over transformers at batch 1",
         "speculative over plain at batch 1",
+        "speculative over transformers at batch 1",
         "speculative over plain at batch 2",
     ]
 

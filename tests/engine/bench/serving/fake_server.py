@@ -1,0 +1,46 @@
+"""A server of words, each answer as long as asked: `python fake_server.py PORT [how it misbehaves]`."""
+
+import json
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+misbehave = sys.argv[2] if len(sys.argv) > 2 else ""
+if misbehave == "dies":
+    print("no such model")
+    sys.exit(3)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.0"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"data": [{"id": "fake"}]}).encode())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers.get("Authorization") not in (None, "Bearer secret"):
+            self.send_error(401)
+            return
+        self.send_response(200)
+        self.end_headers()
+        tokens = body["max_tokens"] - (misbehave == "short")
+        long = len(body.get("prompt", ())) > 50
+        time.sleep(0.15 if long else 0.0)
+        for _ in range(tokens):
+            time.sleep(0.005)
+            choice = {"delta": {"content": "x"}} if "messages" in body else {"text": "x"}
+            self.send({"choices": [choice]})
+        self.send({"choices": [], "usage": {"completion_tokens": tokens}})
+
+    def send(self, event):
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
