@@ -26,7 +26,7 @@ RUN python -m venv /opt/resispec \
     esac
 # Without the rooms this is a package of dependencies alone.
 COPY pyproject.toml setup.py README.md LICENSE ./
-RUN pip install -c constraints.txt . && pip uninstall --yes resispec
+RUN pip install -c constraints.txt ".[otel]" && pip uninstall --yes resispec
 
 FROM dependencies AS wheel
 COPY server server

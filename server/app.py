@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,12 +27,13 @@ from .responses.store import ResponseStore
 from .routes import chat, completions, health, models, responses, tokenize
 from .settings import ServerSettings
 from .state import AppState
+from .tracing import start_tracing
 
 
 def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> FastAPI:
     """The HTTP interface of ``client``. Does not close ``client``: who started it does.
 
-    Raises ConfigError for a key file that cannot be read.
+    Raises ConfigError for a key file that cannot be read, and for traces without their package.
     """
     state = _create_state(client, tokenizer, settings)
 
@@ -39,6 +41,8 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         state.prompts.close()
+        if state.tracing is not None:
+            await asyncio.to_thread(state.tracing.close)
 
     app = FastAPI(
         title="ResiSpec",
@@ -99,6 +103,7 @@ def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSe
         responses=ResponseStore(int(settings.response_store_bytes)),
         lifecycle=Lifecycle(client, admission, settings.drain_timeout),
         metrics=metrics,
+        tracing=start_tracing(settings.otlp_endpoint, release) if settings.otlp_endpoint else None,
         version=release,
         started=int(time.time()),
     )

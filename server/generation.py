@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from resispec.engine.client import EngineClient
 from resispec.engine.outputs import FinishReason, RequestMetrics, RequestOutput, SpeculationMetrics, Usage
@@ -19,8 +19,15 @@ class Generation:
     Keeps the figures the answer reports: the latest usage, and the metrics of finished sequences.
     """
 
-    def __init__(self, client: EngineClient, requests: Sequence[Request]) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        requests: Sequence[Request],
+        on_output: Callable[[int, RequestOutput], None] | None = None,
+    ) -> None:
+        """on_output: told every (choice, news) of the engine as it is taken."""
         self._client = client
+        self._on_output = on_output
         self._requests = requests
         # News of a choice; a text: why it was aborted here.
         self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | str]] = asyncio.Queue()
@@ -28,6 +35,7 @@ class Generation:
         self.usages = [Usage(len(request.prompt_token_ids), 0) for request in requests]
         self.metrics: dict[int, RequestMetrics] = {}
         self.finish_reasons: dict[int, FinishReason] = {}
+        self.failure: str | None = None  # what failed in the engine
 
     @property
     def speculation(self) -> list[SpeculationMetrics]:
@@ -58,12 +66,15 @@ class Generation:
                 request_id = self._requests[index].request_id
                 news = RequestOutput(request_id, "", (), self.usages[index], FinishReason.ABORT, news)
             if news.finish_reason is FinishReason.ERROR:
-                raise ApiError(500, news.error or "The engine failed on this request", code="engine_error")
+                self.failure = news.error or "The engine failed on this request"
+                raise ApiError(500, self.failure, code="engine_error")
             self.usages[index] = news.usage
             if news.metrics is not None:
                 self.metrics[index] = news.metrics
             if news.finish_reason is not None:
                 self.finish_reasons[index] = news.finish_reason
+            if self._on_output is not None:
+                self._on_output(index, news)
             yield index, news
 
     def abort(self, reason: str) -> None:

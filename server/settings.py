@@ -302,6 +302,14 @@ class ServerSettings(BaseSettings):
             json_schema_extra=OPERATION,
         ),
     ] = 30.0
+    otlp_endpoint: Annotated[
+        str | None,
+        Field(
+            pattern="^https?://.",
+            description="Where to send OpenTelemetry traces, over HTTP; unset: nowhere.",
+            json_schema_extra=OPERATION,
+        ),
+    ] = None
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Field(description="debug, info, warning or error.", json_schema_extra=OPERATION),

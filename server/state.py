@@ -23,6 +23,7 @@ from .metrics import Metrics
 from .prompts import Prompts
 from .responses.store import ResponseStore
 from .settings import ServerSettings
+from .tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class AppState:
     responses: ResponseStore
     lifecycle: Lifecycle
     metrics: Metrics
+    tracing: Tracing | None  # None: no traces are wanted
     version: str
     started: int  # seconds since the epoch
 

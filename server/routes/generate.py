@@ -16,6 +16,7 @@ from ..deadline import ABORT_REASON
 from ..generation import Generation
 from ..schemas.common import GenerationBody
 from ..state import AppState
+from ..tracing import RequestRecord, StepLog
 from ..writers import EnvelopeFields, Writer
 
 
@@ -56,7 +57,9 @@ async def start(
     scope: AsyncExitStack,
 ) -> Generation:
     """Queue ``requests`` in the engine: counted, logged, ended by their deadline and with ``scope``."""
-    generation = Generation(state.client, requests)
+    steps = StepLog()
+    tracing = state.tracing
+    generation = Generation(state.client, requests, None if tracing is None else steps.add)
     scope.enter_context(state.admission.track(generation))
     _watch_tokens(request.state.key, generation, state, scope)
     if request.state.deadline is not None:
@@ -64,6 +67,8 @@ async def start(
         timer = asyncio.get_running_loop().call_later(left, generation.abort, ABORT_REASON)
         scope.callback(timer.cancel)
     scope.callback(_log, request, body, generation)
+    if tracing is not None:
+        scope.callback(tracing.record, _record(request, body, generation, steps, state))
     scope.push_async_callback(generation.aclose)
     await generation.start()
     return generation
@@ -75,6 +80,16 @@ def _watch_tokens(key: str, generation: Generation, state: AppState, scope: Asyn
     scope.callback(
         lambda: state.limits.spend(key, sum(usage.completion_tokens for usage in generation.usages))
     )
+
+
+def _record(
+    request: Request, body: GenerationBody, generation: Generation, steps: StepLog, state: AppState
+) -> RequestRecord:
+    operation = "text_completion" if request.url.path == "/v1/completions" else "chat"
+    model = state.resolve_model(body.model)
+    identity = request.state.request_id
+    arrived: float = request.state.arrived
+    return RequestRecord(operation, identity, model, arrived, request.headers, body, generation, steps)
 
 
 def _log(request: Request, body: GenerationBody, generation: Generation) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COME_ALONG = {"starlette": "fastapi", "pydantic-core": "pydantic"}  # part of another's interface
+NAMESPACES = {"opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}}  # of many
 INDIRECT = {
     "accelerate",  # transformers reads GGUF files with it
     "jinja2",  # transformers renders chat templates with it
@@ -36,8 +37,13 @@ def imported() -> Iterator[str]:
 def test_every_import_is_declared_and_the_other_way_round() -> None:
     providers = packages_distributions()
     third_party = set(imported()) - set(sys.stdlib_module_names) - {"resispec"}
-    used = {normalised(name) for package in third_party for name in providers.get(package, [package])}
+    used = {
+        normalised(name)
+        for package in third_party
+        for name in NAMESPACES.get(package, providers.get(package, [package]))
+    }
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    entries = [*project["dependencies"], *project["optional-dependencies"]["plot"]]
+    optional = project["optional-dependencies"]
+    entries = [*project["dependencies"], *optional["plot"], *optional["otel"]]
     declared = {normalised(re.split(r"[<>=!~;\[ ]", entry)[0]) for entry in entries}
     assert {COME_ALONG.get(name, name) for name in used} | INDIRECT == declared

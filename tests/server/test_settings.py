@@ -169,7 +169,7 @@ def run(*arguments):
         text=True,
         timeout=60,
         check=False,
-        env={"COLUMNS": "200", "PATH": ""},
+        env=os.environ | {"COLUMNS": "200"},
     )
 
 
