@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COME_ALONG = {"starlette": "fastapi", "pydantic-core": "pydantic"}  # part of another's interface
 NAMESPACES = {"opentelemetry": {"opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"}}  # of many
+PEERS = {"xllamacpp"}  # imported in environments of their own, to be measured
 INDIRECT = {
     "accelerate",  # transformers reads GGUF files with it
     "jinja2",  # transformers renders chat templates with it
@@ -36,7 +37,7 @@ def imported() -> Iterator[str]:
 
 def test_every_import_is_declared_and_the_other_way_round() -> None:
     providers = packages_distributions()
-    third_party = set(imported()) - set(sys.stdlib_module_names) - {"resispec"}
+    third_party = set(imported()) - set(sys.stdlib_module_names) - {"resispec"} - PEERS
     used = {
         normalised(name)
         for package in third_party
