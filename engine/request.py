@@ -12,7 +12,7 @@ class SamplingParams:
     """How tokens are drawn and when a request ends.
 
     The target's law at a position is made in this order: penalties, ``logit_bias``, the
-    ``min_tokens`` mask, temperature, ``top_k``, ``top_p``, ``min_p``.
+    ``min_tokens`` mask, ``bad_words``, temperature, ``top_k``, ``top_p``, ``min_p``.
     """
 
     temperature: float = 1.0  # 0: greedy, the lowest id on ties
@@ -31,6 +31,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output may not have in it
     logprobs: int | None = None  # alternatives beside each output token's own; None: no log-probabilities
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
 

@@ -7,6 +7,8 @@ from .request import Request, RequestError, SamplingParams, SpeculationParams
 from .verifiers.table import get
 
 MAX_LOGPROBS = 20  # alternatives at a position
+MAX_BAD_WORDS = 1024  # token sequences
+MAX_BAD_WORD = 1024  # tokens of one
 
 
 def check_request(request: Request, info: EngineInfo) -> None:
@@ -68,14 +70,34 @@ def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
         raise RequestError("a stop string is empty; it would end every answer at once", "stop")
     if sampling.min_tokens > 0 and len({*info.eos_token_ids, *sampling.stop_token_ids}) >= info.vocab_size:
         raise RequestError("every token is a stop, so min_tokens can never be reached", "min_tokens")
+    _check_bad_words(sampling, info)
     # Scoring a prompt needs no answer.
     least = 1 if sampling.prompt_logprobs is None else 0
     if sampling.max_tokens is not None and sampling.max_tokens < least:
         raise RequestError(f"max_tokens is {sampling.max_tokens}; it must be {least} or more", "max_tokens")
+    most = min(MAX_LOGPROBS, info.vocab_size)
     for name in ("logprobs", "prompt_logprobs"):
         value = getattr(sampling, name)
         if value is not None:
-            _in_range(value, 0, min(MAX_LOGPROBS, info.vocab_size), name, f"from 0 to {MAX_LOGPROBS}")
+            _in_range(value, 0, most, name, f"from 0 to {most}")
+
+
+def _check_bad_words(sampling: SamplingParams, info: EngineInfo) -> None:
+    words = sampling.bad_words
+    if not all(words):
+        raise RequestError("a bad word is empty; it would forbid everything", "bad_words")
+    if len(words) > MAX_BAD_WORDS or max(map(len, words), default=0) > MAX_BAD_WORD:
+        raise RequestError(f"at most {MAX_BAD_WORDS} sequences of up to {MAX_BAD_WORD} tokens", "bad_words")
+    for token in (token for word in words for token in word):
+        if not 0 <= token < info.vocab_size:
+            raise RequestError(
+                f"token id {token} is outside the vocabulary of {info.vocab_size}", "bad_words"
+            )
+    never = {word[0] for word in words if len(word) == 1}
+    if sampling.min_tokens > 0:
+        never |= {*info.eos_token_ids, *sampling.stop_token_ids}
+    if len(never) >= info.vocab_size:
+        raise RequestError("they leave no token to begin with", "bad_words")
 
 
 def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -13,10 +13,12 @@ from sse_starlette import EventSourceResponse
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from resispec.engine.outputs import Usage
 from resispec.engine.request import RequestError
 
 from .errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error, invalid_request
 from .generation import Collected, Generation
+from .portions import Portions
 from .report import metrics_body, usage_body
 from .schemas.common import GenerationBody
 from .schemas.usage import MetricsBody, UsageBody
@@ -68,18 +70,23 @@ async def _answer(body: GenerationBody, generation: Generation, writer: Writer) 
     choices = [Collected() for _ in generation.usages]
     async for index, output in generation.outputs():
         choices[index].add(output)
-    return writer.answer(choices, *_figures(body, generation)).model_dump_json()
+    return writer.answer(choices, *_figures(body, generation, generation.usages)).model_dump_json()
 
 
 async def _events(body: GenerationBody, generation: Generation, writer: Writer) -> AsyncIterator[bytes]:
+    portions = [Portions(body.stream_interval) for _ in generation.usages]
+    whole = body.stream_interval is None and body.answer_logprobs is None
+    delivered = [*generation.usages]
     try:
         async for index, output in generation.outputs():
-            for chunk in writer.chunks(index, output):
-                if body.continuous_usage:
-                    chunk.usage, _ = _figures(body, generation)
-                yield _event(chunk.model_dump_json())
+            for portion in (output,) if whole else portions[index].split(output):
+                delivered[index] = portion.usage
+                for chunk in writer.chunks(index, portion):
+                    if body.continuous_usage:
+                        chunk.usage, _ = _figures(body, generation, delivered)
+                    yield _event(chunk.model_dump_json())
         if body.include_usage:
-            yield _event(writer.usage_chunk(*_figures(body, generation)).model_dump_json())
+            yield _event(writer.usage_chunk(*_figures(body, generation, delivered)).model_dump_json())
     except RequestError as exc:
         yield _event(json.dumps(invalid_request(exc).body()))
     except ApiError as exc:
@@ -91,8 +98,10 @@ async def _events(body: GenerationBody, generation: Generation, writer: Writer) 
     yield _event("[DONE]")
 
 
-def _figures(body: GenerationBody, generation: Generation) -> tuple[UsageBody, MetricsBody | None]:
-    usage = usage_body(generation.usages, body.sequences_per_prompt, generation.speculation)
+def _figures(
+    body: GenerationBody, generation: Generation, usages: Sequence[Usage]
+) -> tuple[UsageBody, MetricsBody | None]:
+    usage = usage_body(usages, body.sequences_per_prompt, generation.speculation)
     return usage, metrics_body(list(generation.metrics.values()), usage.completion_tokens)
 
 

@@ -79,7 +79,9 @@ def from_validation(exc: RequestValidationError) -> ApiError:
         # Names of union branches and validators are no field of the user's.
         path = [part for part in path if isinstance(part, int) or part.isidentifier()]
     if error["type"] == "json_invalid":
-        return invalid(None, f"The body is not valid JSON: {error.get('ctx', {}).get('error', 'malformed')}")
+        place = error["loc"][-1] if isinstance(error["loc"][-1], int) else 0
+        fault = error.get("ctx", {}).get("error", "malformed")
+        return invalid(None, f"The body is not valid JSON: {fault} at character {place}")
     if not path:
         return invalid(None, "The body must be a JSON object, sent with Content-Type: application/json")
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]

@@ -7,7 +7,14 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from resispec.engine.client import EngineClient
-from resispec.engine.outputs import FinishReason, RequestMetrics, RequestOutput, SpeculationMetrics, Usage
+from resispec.engine.outputs import (
+    FinishReason,
+    RequestMetrics,
+    RequestOutput,
+    SpeculationMetrics,
+    TokenLogprobs,
+    Usage,
+)
 from resispec.engine.request import Request
 
 from .errors import ApiError
@@ -107,12 +114,18 @@ class Collected:
 
     text: str = ""
     token_ids: list[int] = dataclasses.field(default_factory=list)
+    text_ends: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
     def add(self, output: RequestOutput) -> None:
         self.text += output.text
         self.token_ids.extend(output.token_ids)
+        self.text_ends.extend(output.text_ends)
+        self.logprobs.extend(output.logprobs)
+        self.prompt_logprobs.extend(output.prompt_logprobs)
         if output.finish_reason is not None:
             self.finish_reason = output.finish_reason
             self.stop_reason = output.stop_reason

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
 
+import tokenizers
+
+from resispec.engine.text_decoder import TextDecoder
+
 from .errors import invalid
 from .schemas.validators import is_unicode
+from .token_strings import TokenStrings
 
 T = TypeVar("T")
 
@@ -18,6 +24,9 @@ LONG_TEXT = 4096  # characters; tokenising this many takes about a millisecond
 
 class Tokenizer(Protocol):
     """What the server needs of a transformers tokenizer."""
+
+    @property
+    def backend_tokenizer(self) -> tokenizers.Tokenizer: ...
 
     chat_template: Any  # a Jinja template, several by name, or None
 
@@ -56,6 +65,7 @@ class Prompts:
         self._vocab_size = vocab_size
         # One thread: the tokenizer is not safe to use from several.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self.strings = TokenStrings(tokenizer.backend_tokenizer)
         self._reserved = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
 
     def close(self) -> None:
@@ -81,6 +91,30 @@ class Prompts:
     def names(self, token_ids: Sequence[int]) -> list[str]:
         """How the vocabulary spells each token."""
         return self._tokenizer.convert_ids_to_tokens(list(token_ids))
+
+    async def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The token sequences that spell ``words``: each as the tokenizer writes it with and without a
+        space before it. Other ways to spell a word, with smaller tokens, are not among them.
+        """
+
+        def encode() -> tuple[tuple[int, ...], ...]:
+            spelled = (prefix + word.lstrip() for word in words for prefix in ("", " "))
+            encoded = (tuple(self._tokenizer.encode(text, add_special_tokens=False)) for text in spelled)
+            return tuple(dict.fromkeys(tokens for tokens in encoded if tokens))
+
+        return await self._run(sum(64 + len(word) for word in words), encode) if words else ()
+
+    async def offsets(self, token_ids: Sequence[int], text: str) -> tuple[int, ...]:
+        """Where each token of a prompt begins in its ``text``, in characters."""
+
+        def measure() -> tuple[int, ...]:
+            decoder = TextDecoder(self._tokenizer.backend_tokenizer, (), skip_special_tokens=False)
+            ends = list(itertools.accumulate(len(decoder.push(token)) for token in token_ids))
+            # What encoding put in front, such as a token for the beginning, is not in the text.
+            added = max(0, ends[-1] + len(decoder.finish()) - len(text))
+            return tuple(min(max(0, start - added), len(text)) for start in [0, *ends[:-1]])
+
+        return await self._run(16 * len(token_ids), measure)
 
     async def decode(self, token_ids: list[int]) -> str:
         """The text of a prompt given as token ids, special tokens spelled out."""
@@ -120,7 +154,9 @@ class Prompts:
 
         try:
             # Laying out a message takes time even if it is empty.
-            text = await self._run(sum(64 + len(message["content"]) for message in messages), render)
+            length = sum(64 + len(message["content"]) for message in messages)
+            # What a template makes of further arguments may be long.
+            text = await self._run(LONG_TEXT if template_kwargs else length, render)
         except Exception as exc:
             # Templates refuse what they do not support by raising anything: unknown roles, wrong order.
             raise invalid(field, f"the model's chat template refused them: {exc}") from exc

@@ -26,6 +26,8 @@ def check_fields(body: GenerationBody, *, ignore_unknown: bool) -> None:
     refuse_unknown(body, ignore=ignore_unknown)
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options", "only together with stream: true")
+    if body.stream_interval is not None and not body.stream:
+        raise invalid("stream_interval", "only together with stream: true")
 
 
 def engine_requests(
@@ -35,24 +37,26 @@ def engine_requests(
     *,
     prompt_field: str,
     default_max_tokens: int | None,
+    bad_words: tuple[tuple[int, ...], ...],
 ) -> list[Request]:
     """One request per choice: ``n`` for each prompt, in order.
 
     default_max_tokens: the answer's limit when the body has none; None: the rest of the context.
-    Raises ApiError 400.
+    bad_words: the body's, as tokens. Raises ApiError 400.
     """
     requests: list[Request] = []
     # Not the client's id: clients may use one twice.
     unique = uuid.uuid4().hex
     speculation = speculation_params(body.speculation, info)
-    for prompt in prompts:
+    for whole in prompts:
+        prompt = _truncated(whole, body, info, default_max_tokens)
         limit = _answer_limit(body, info, len(prompt), prompt_field, default_max_tokens)
         for copy in range(body.sequences_per_prompt):
             requests.append(
                 Request(
                     request_id=f"{unique}-{len(requests)}",
                     prompt_token_ids=prompt,
-                    sampling=sampling_params(body, info, limit, copy),
+                    sampling=sampling_params(body, info, limit, copy, bad_words),
                     speculation=speculation,
                     priority=body.priority or 0,
                     cache_salt=_cache_salt(body),
@@ -61,7 +65,13 @@ def engine_requests(
     return requests
 
 
-def sampling_params(body: GenerationBody, info: EngineInfo, max_tokens: int, copy: int) -> SamplingParams:
+def sampling_params(
+    body: GenerationBody,
+    info: EngineInfo,
+    max_tokens: int,
+    copy: int,
+    bad_words: tuple[tuple[int, ...], ...],
+) -> SamplingParams:
     """The body's parameters, else the model's own defaults, else the neutral ones."""
 
     def chosen(value: float | None, name: str, neutral: float) -> float:
@@ -86,6 +96,9 @@ def sampling_params(body: GenerationBody, info: EngineInfo, max_tokens: int, cop
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         ignore_eos=bool(body.ignore_eos),
         skip_special_tokens=body.skip_special_tokens is not False,
+        logprobs=body.answer_logprobs,
+        prompt_logprobs=body.scored_prompt,
+        bad_words=bad_words,
     )
 
 
@@ -127,6 +140,22 @@ def _speculation_mode(options: SpeculationOptions, info: EngineInfo) -> Speculat
     return SpeculationMode.AUTO if chosen is SpeculationMode.OFF else chosen
 
 
+def _truncated(
+    prompt: tuple[int, ...], body: GenerationBody, info: EngineInfo, default_max_tokens: int | None
+) -> tuple[int, ...]:
+    """The last ``truncate_prompt_tokens`` of a prompt; -1: as many as the context holds with the answer."""
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return prompt
+    if keep == 0:
+        raise invalid("truncate_prompt_tokens", "leaves nothing; 1 or more are kept, or with -1 what fits")
+    if keep < 0:
+        limit = body.token_limit()[1]
+        answer = default_max_tokens if limit is None else limit
+        keep = max(1, info.max_model_len - max(1, answer or 1))
+    return prompt[-keep:]
+
+
 def _answer_limit(
     body: GenerationBody, info: EngineInfo, prompt: int, prompt_field: str, default: int | None
 ) -> int:
@@ -137,6 +166,8 @@ def _answer_limit(
             f"{prompt} tokens, but the context holds {info.max_model_len}, one of them for the answer",
         )
     name, limit = body.token_limit()
+    if limit == 0 and body.scored_prompt is None:
+        raise invalid(name, "0 is only to score a prompt: with echo and logprobs, or with prompt_logprobs")
     if limit is None:
         return room if default is None else min(default, room)
     if limit > room:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
+from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
@@ -40,6 +41,11 @@ class Owner:
     num_prompt: int
     tests: NDArray[np.float64]  # uniforms, one per child slot of its tree
     final: float  # uniform of the last token
+
+    @property
+    def output(self) -> SequenceOf[int]:
+        return self.token_ids[self.num_prompt :]
+
     traced: bool = False
 
 
@@ -143,13 +149,16 @@ class Verification:
         used = [self._owners[owner] for owner in owners]
         rows = sampling_rows([owner.sampling for owner in used], self._num_ids, self._eos, self._device)
         context = None
-        if rows.penalties is not None or rows.masked is not None:
+        if rows.penalties is not None or rows.masked is not None or rows.bad_words:
             num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
             penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
             context = NodeContext(
                 path,
                 torch.tensor(num_output, device=self._device),
                 self._seen(penalised) if penalised else None,
+                recent_tokens([owner.output for owner in used], path, rows.bad_words)
+                if rows.bad_words
+                else None,
             )
         return target_law(logits, rows, context)
 
@@ -159,7 +168,7 @@ class Verification:
         used = [self._owners[owner] for owner in distinct]
         seen = seen_tokens(
             [owner.token_ids[: owner.num_prompt] for owner in used],
-            [owner.token_ids[owner.num_prompt :] for owner in used],
+            [owner.output for owner in used],
             self._device,
         )
         place = {owner: row for row, owner in enumerate(distinct)}

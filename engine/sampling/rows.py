@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..request import SamplingParams
+from .bad_words import BadWords, bad_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class SamplingRows:
     penalties: PenaltyRows | None
     bias: TokenRules | None
     masked: TokenRules | None  # EOS and stop ids under min_tokens
+    bad_words: tuple[BadWords, ...] = ()  # of every request that has some
 
 
 def sampling_rows(
@@ -71,6 +73,7 @@ def sampling_rows(
         penalties=_penalties(params, device),
         bias=_rules(params, _bias, device),
         masked=_rules(params, lambda p: _masked(p, eos_token_ids), device),
+        bad_words=bad_words(params, device),
     )
 
 

@@ -1,6 +1,7 @@
 """From the target's logits to its law at every node.
 
-Order: penalties, ``logit_bias``, the ``min_tokens`` mask, temperature, ``top_k``, ``top_p``, ``min_p``.
+Order: penalties, ``logit_bias``, the ``min_tokens`` mask, bad words, temperature, ``top_k``, ``top_p``,
+``min_p``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class NodeContext:
     path: Tensor  # [B, D] int64: draft tokens from the root's first child down to the node; -1: none
     num_output: Tensor  # [B] int64: committed output tokens of the node's request
     seen: SeenTokens | None = None  # a row for each of `SamplingRows.penalties`
+    recent: Tensor | None = None  # [B, H] int64: output up to the node, for bad words; -1: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None =
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
-    """Logits after penalties, ``logit_bias`` and the ``min_tokens`` mask; the same tensor if none is used."""
-    if rows.penalties is None and rows.bias is None and rows.masked is None:
+    """Logits after penalties, ``logit_bias`` and the masks; the same tensor if none is used."""
+    if rows.penalties is None and rows.bias is None and rows.masked is None and not rows.bad_words:
         return logits
     logits = logits.clone()
     if rows.penalties is not None:
@@ -79,6 +81,11 @@ def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | N
         if context is None:
             raise ValueError("min_tokens needs the length of each node's output")
         _mask(logits, rows.masked, context)
+    if rows.bad_words:
+        if context is None or context.recent is None:
+            raise ValueError("bad words need the tokens before each node")
+        for words in rows.bad_words:
+            words.forbid_(logits, context.recent)
     return logits
 
 

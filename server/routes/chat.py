@@ -10,7 +10,7 @@ from ..openapi import answers
 from ..schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from ..state import RequestScope, State
 from ..translate import check_fields, engine_requests
-from ..writers import ChatWriter
+from ..writers import ChatWriter, Shown
 from .generate import admit, generate, new_envelope
 
 router = APIRouter(dependencies=[Depends(set_deadline)])
@@ -36,13 +36,23 @@ async def create_chat_completion(
         continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs or {},
     )
-    requests = engine_requests(body, state.info, [prompt], prompt_field="messages", default_max_tokens=None)
-    writer = ChatWriter(envelope, prompt, bool(body.return_token_ids))
+    requests = engine_requests(
+        body,
+        state.info,
+        [prompt],
+        prompt_field="messages",
+        default_max_tokens=None,
+        bad_words=await state.prompts.bad_words(body.bad_words),
+    )
+    shown = Shown.of(body, state.prompts.strings)
+    writer = ChatWriter(envelope, requests[0].prompt_token_ids, shown)
     return await generate(request, body, requests, writer, state, scope)
 
 
 def _check(body: ChatRequest, *, ignore_unknown: bool) -> None:
     check_fields(body, ignore_unknown=ignore_unknown)
+    if body.top_logprobs and not body.logprobs:
+        raise invalid("top_logprobs", "only together with logprobs: true")
     if len({body.max_tokens, body.max_completion_tokens} - {None}) > 1:
         raise invalid("max_completion_tokens", "differs from max_tokens; send one of them")
     if body.continue_final_message and body.add_generation_prompt:

@@ -48,7 +48,14 @@ async def create_response(
         template_kwargs=body.chat_template_kwargs or {},
         field="input",
     )
-    requests = engine_requests(body, state.info, [prompt], prompt_field="input", default_max_tokens=None)
+    requests = engine_requests(
+        body,
+        state.info,
+        [prompt],
+        prompt_field="input",
+        default_max_tokens=None,
+        bad_words=await state.prompts.bad_words(body.bad_words),
+    )
     writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", model, body, requests[0], store=store)
     generation = await start(request, body, requests, state, scope)
     key = request.state.key

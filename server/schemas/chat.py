@@ -7,19 +7,27 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from .common import Body, GenerationBody
+from .common import MAX_LOGPROBS, Body, GenerationBody
+from .logprobs import ChatLogprobs, PromptLogprobs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
+
+MAX_MESSAGES = 4096
+MAX_PARTS = 4096  # of one message
 
 
 def check_content(value: object) -> str:
     """The text of a message: a string, or parts of type text, joined by newlines."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value:
+    if isinstance(value, list) and 0 < len(value) <= MAX_PARTS:
         texts = [_part_text(part) for part in value]
         return "\n".join(texts)
-    raise PydanticCustomError("invalid_value", "must be a string or a list of parts of type text")
+    raise PydanticCustomError(
+        "invalid_value",
+        "must be a string or a list of 1 to {most} parts of type text",
+        {"most": MAX_PARTS},
+    )
 
 
 def _part_text(part: object) -> str:
@@ -65,14 +73,14 @@ class Message(Body):
 
 
 class ChatRequest(GenerationBody):
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
 
-    logprobs: Annotated[Any, only(False)] = None
-    top_logprobs: Annotated[Any, only(0)] = None
     response_format: Annotated[Any, only({"type": "text"})] = None
     structured_outputs: Annotated[Any, only()] = None
     tools: Annotated[Any, only([])] = None
@@ -85,6 +93,10 @@ class ChatRequest(GenerationBody):
     reasoning_effort: Annotated[Any, only()] = None
     verbosity: Annotated[Any, only()] = None
     web_search_options: Annotated[Any, only()] = None
+
+    @property
+    def answer_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def token_limit(self) -> tuple[str, int | None]:
         if self.max_completion_tokens is not None:
@@ -101,7 +113,7 @@ class AssistantMessage(BaseModel):
 class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: Absent[list[int]] = None
@@ -113,6 +125,7 @@ class ChatCompletion(Envelope):
     usage: UsageBody
     metrics: Absent[MetricsBody] = None
     prompt_token_ids: Absent[list[int]] = None
+    prompt_logprobs: Absent[PromptLogprobs] = None
 
 
 class Delta(BaseModel):
@@ -123,7 +136,7 @@ class Delta(BaseModel):
 class ChatChunkChoice(BaseModel):
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: Absent[int | str] = None
     token_ids: Absent[list[int]] = None
@@ -135,3 +148,4 @@ class ChatChunk(Envelope):
     usage: UsageBody | None = None
     metrics: Absent[MetricsBody] = None
     prompt_token_ids: Absent[list[int]] = None
+    prompt_logprobs: Absent[PromptLogprobs] = None

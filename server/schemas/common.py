@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from .validators import check_logit_bias, check_stop, only
+from .validators import check_bad_words, check_logit_bias, check_stop, only
 
 INT64 = 1 << 63
 MAX_SEQUENCES = 128
+MAX_LOGPROBS = 20  # alternatives at a position
+MAX_TOKEN_IDS = 4096  # in a list that is no prompt
 
 StopStrings = Annotated[
     tuple[str, ...],
@@ -21,6 +23,9 @@ StopStrings = Annotated[
     ),
 ]
 
+BadWords = Annotated[
+    tuple[str, ...], PlainValidator(check_bad_words, json_schema_input_type=list[str] | None)
+]
 
 LogitBias = Annotated[
     dict[str, float] | None,
@@ -76,16 +81,21 @@ class GenerationBody(Body):
     n: Annotated[int | None, Field(ge=1, le=MAX_SEQUENCES)] = None
 
     stop: StopStrings = ()
-    stop_token_ids: Annotated[list[int] | None, Field(fail_fast=True)] = None
+    stop_token_ids: Annotated[list[int] | None, Field(fail_fast=True, max_length=MAX_TOKEN_IDS)] = None
     include_stop_str_in_output: bool | None = None
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     min_tokens: Annotated[int | None, Field(ge=0)] = None
     ignore_eos: bool | None = None
+    bad_words: BadWords = ()
+    truncate_prompt_tokens: Annotated[int | None, Field(ge=-1, lt=INT64)] = None
+    prompt_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    stream_interval: Annotated[int | None, Field(ge=1, lt=INT64)] = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     request_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")] = None
     priority: Annotated[int | None, Field(ge=-INT64, lt=INT64)] = None
     cache_salt: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
@@ -101,13 +111,21 @@ class GenerationBody(Body):
 
     # Known, not honoured.
     allowed_token_ids: Annotated[Any, only()] = None
-    bad_words: Annotated[Any, only([])] = None
-    truncate_prompt_tokens: Annotated[Any, only()] = None
     prediction: Annotated[Any, only()] = None
 
     def token_limit(self) -> tuple[str, int | None]:
         """The field that limits the answer's tokens, and its value."""
         return "max_tokens", self.max_tokens
+
+    @property
+    def answer_logprobs(self) -> int | None:
+        """Alternatives wanted beside each token of the answer; None: no log-probabilities."""
+        return None
+
+    @property
+    def scored_prompt(self) -> int | None:
+        """Alternatives wanted beside each token of the prompt; None: no log-probabilities."""
+        return self.prompt_logprobs
 
     @property
     def sequences_per_prompt(self) -> int:

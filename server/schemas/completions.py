@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, PlainValidator
 
-from .common import GenerationBody
+from .common import MAX_LOGPROBS, GenerationBody
+from .logprobs import CompletionLogprobs, PromptLogprobs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import check_prompt, only
 
@@ -31,20 +32,32 @@ class CompletionRequest(GenerationBody):
 
     prompt: Prompts
     echo: bool | None = None
+    logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
+    max_tokens: Annotated[int | None, Field(ge=0)] = None  # 0: only to score the prompt
 
-    logprobs: Annotated[Any, only()] = None
     suffix: Annotated[Any, only("")] = None
     best_of: Annotated[Any, only(1)] = None
+
+    @property
+    def answer_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def scored_prompt(self) -> int | None:
+        echoed = self.logprobs if self.echo else None
+        wanted = [top for top in (echoed, self.prompt_logprobs) if top is not None]
+        return max(wanted, default=None)
 
 
 class CompletionChoice(BaseModel):
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     token_ids: Absent[list[int]] = None
     prompt_token_ids: Absent[list[int]] = None
+    prompt_logprobs: Absent[PromptLogprobs] = None
 
 
 class Completion(Envelope):

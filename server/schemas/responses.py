@@ -118,6 +118,9 @@ class ResponsesRequest(GenerationBody):
     n: Annotated[Any, only(1)] = None
     request_id: Annotated[Any, only()] = None
     return_token_ids: Annotated[Any, only(False)] = None
+    return_tokens_as_token_ids: Annotated[Any, only(False)] = None
+    prompt_logprobs: Annotated[Any, only()] = None
+    stream_interval: Annotated[Any, only()] = None
 
     def token_limit(self) -> tuple[str, int | None]:
         return "max_output_tokens", self.max_output_tokens

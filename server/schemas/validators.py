@@ -9,6 +9,9 @@ from typing import Any
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+MAX_BAD_WORDS = 256
+MAX_STRING = 1024  # characters of a stop string or bad word
+
 
 @dataclass(frozen=True, eq=False)  # `Annotated` keeps one of equal marks, and 0 == False
 class Only:
@@ -60,13 +63,39 @@ def _token_ids(values: list[object]) -> bool:
 
 
 def check_stop(value: object) -> tuple[str, ...]:
-    """Stop strings: none, one, or a list of up to four, none of them empty."""
+    """Stop strings: none, one, or a list of up to four, none of them empty or longer than `MAX_STRING`."""
     values = [] if value is None else [value] if isinstance(value, str) else value
     if isinstance(values, list) and len(values) <= 4:
-        strings = tuple(item for item in values if isinstance(item, str) and item and is_unicode(item))
+        strings = tuple(
+            item
+            for item in values
+            if isinstance(item, str) and 0 < len(item) <= MAX_STRING and is_unicode(item)
+        )
         if len(strings) == len(values):
             return strings
-    raise PydanticCustomError("invalid_value", "must be a string or a list of up to 4 strings, none empty")
+    raise PydanticCustomError(
+        "invalid_value",
+        "must be a string or a list of up to 4 strings, none empty, none of more than {length} characters",
+        {"length": MAX_STRING},
+    )
+
+
+def check_bad_words(value: object) -> tuple[str, ...]:
+    """Words that must not be written: up to `MAX_BAD_WORDS`, none blank, none longer than `MAX_STRING`."""
+    values = [] if value is None else value
+    if isinstance(values, list) and len(values) <= MAX_BAD_WORDS:
+        words = tuple(
+            item
+            for item in values
+            if isinstance(item, str) and item.strip() and len(item) <= MAX_STRING and is_unicode(item)
+        )
+        if len(words) == len(values):
+            return words
+    raise PydanticCustomError(
+        "invalid_value",
+        "must be a list of up to {most} strings, none blank, none of more than {length} characters",
+        {"most": MAX_BAD_WORDS, "length": MAX_STRING},
+    )
 
 
 def check_logit_bias(value: object) -> dict[str, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -22,6 +22,7 @@ from resispec.engine.outputs import (
     RequestOutput,
     SpeculationMetrics,
     StepStats,
+    TokenLogprobs,
     Usage,
 )
 from resispec.engine.request import Request, RequestError
@@ -95,6 +96,12 @@ class Piece:
 HELLO = (Piece("He", (72, 101)), Piece("", (108,)), Piece("llo", (108, 111), FinishReason.STOP, 256))
 
 
+def _scores(tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, ...]:
+    """Each token is second, with -0.5; the likelier one is 65, then come 66 and on."""
+    likely = tuple((65 + rank, -0.25 - rank) for rank in range(top))
+    return tuple(TokenLogprobs(token, -0.5, 2, likely) for token in tokens)
+
+
 @dataclass
 class FakeEngine:
     """Plays ``script`` for every request, and remembers what it was asked and what was aborted."""
@@ -115,6 +122,7 @@ class FakeEngine:
     async def _play(self, request: Request) -> AsyncIterator[RequestOutput]:
         done = False
         delivered = 0
+        sampling = request.sampling
         try:
             await asyncio.sleep(0)
             if self.refuse is not None:
@@ -122,6 +130,7 @@ class FakeEngine:
                 raise self.refuse
             for piece in self.script(request):
                 await asyncio.sleep(piece.delay)
+                ends = tuple(range(delivered + 1, delivered + 1 + len(piece.tokens)))  # a character a token
                 delivered += len(piece.tokens)
                 done = piece.finish is not None
                 yield RequestOutput(
@@ -133,6 +142,11 @@ class FakeEngine:
                     piece.stop_reason,
                     METRICS if done and piece.finish is not FinishReason.ERROR else None,
                     piece.error,
+                    text_ends=ends,
+                    logprobs=() if sampling.logprobs is None else _scores(piece.tokens, sampling.logprobs),
+                    prompt_logprobs=()
+                    if sampling.prompt_logprobs is None or delivered > len(piece.tokens)
+                    else _scores(request.prompt_token_ids[1:], sampling.prompt_logprobs),
                 )
         finally:
             if not done:

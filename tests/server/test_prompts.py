@@ -6,6 +6,8 @@ import threading
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from resispec.server.prompts import LONG_TEXT, Prompts
 
@@ -16,6 +18,7 @@ class RecordingTokenizer:
     chat_template = "any"
 
     def __init__(self) -> None:
+        self.backend_tokenizer = Tokenizer(WordLevel({"a": 1}, unk_token="a"))
         self.threads: list[str] = []
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
