@@ -23,6 +23,7 @@ from .tree import TreeShape
 from .verifiers.table import VERIFIERS
 
 _SCORED_ROWS = 256  # of a prompt whose log-probabilities are wanted, in one step: each costs a row of logits
+_WORTH_WAITING = 32  # tokens of a prompt that another request is computing; fewer are computed again
 _HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing answer seldom moves
 
 
@@ -120,9 +121,7 @@ class Scheduler:
             self._plan_decode(sequence, view, choice, draft)
         for sequence in prefilling:
             self._plan_prefill(sequence, draft)
-        while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
-            if draft.preempted or not self._admit(self._waiting[0][2], draft):
-                break
+        self._admit_waiting(draft)
         return StepPlan(
             tuple(draft.moves),
             tuple(draft.items),
@@ -172,6 +171,29 @@ class Scheduler:
         if not self._controller.keeps_up(sequence.mode, is_free=sequence.is_free):
             return 0
         return sequence.target_rows - sequence.draft_rows
+
+    def _admit_waiting(self, draft: _Draft) -> None:
+        """Admit in order; but who has the prompt of one that is being computed waits, to copy its rows."""
+        later = []
+        computed = {sequence.prompt_key for sequence in self.running if _computes_prompt(sequence)}
+        while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
+            sequence = self._waiting[0][2]
+            if sequence.prompt_key in computed and self._is_worth_waiting(sequence):
+                later.append(heapq.heappop(self._waiting))
+            elif draft.preempted or not self._admit(sequence, draft):
+                break
+            elif _computes_prompt(sequence):
+                computed.add(sequence.prompt_key)
+        for item in later:
+            heapq.heappush(self._waiting, item)
+
+    def _is_worth_waiting(self, sequence: Sequence) -> bool:
+        return (
+            self.kv.cache.enabled
+            and sequence.num_output == 0
+            and sequence.num_prompt > _WORTH_WAITING
+            and sequence.reusable_rows is None
+        )
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> bool:
         length = len(sequence.token_ids)
@@ -265,3 +287,8 @@ class Scheduler:
             drawing=verifier.drawing,
             shares_nodes=verifier.shares_nodes,
         )
+
+
+def _computes_prompt(sequence: Sequence) -> bool:
+    """More than the last token, which everyone runs for itself."""
+    return sequence.num_output == 0 and sequence.remaining > 1

@@ -99,6 +99,11 @@ class Sequence:
     trace_decoder: TextDecoder | None = None  # gives each token its text, where a trace was asked for
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of token 1 and on, if asked for
 
+    prompt_key: tuple[str, int] = field(init=False)  # equal for equal prompts that may share their rows
+
+    def __post_init__(self) -> None:
+        self.prompt_key = (self.request.cache_salt, hash(self.request.prompt_token_ids))
+
     @property
     def request_id(self) -> str:
         return self.request.request_id
