@@ -11,6 +11,10 @@ from tokenizers import Tokenizer
 
 from .budget.controller import Controller
 from .detokenizer import IncrementalDetokenizer
+from .grammar.allowed import AllowedTokens
+from .grammar.cache import GrammarCache
+from .grammar.compiler import GrammarCompiler
+from .grammar.intake import GrammarIntake
 from .kv.memory_manager import KVManager
 from .outputs import (
     EngineInfo,
@@ -58,6 +62,9 @@ class Engine:
         self._controller = controller
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
+        self._intake = GrammarIntake(
+            GrammarCache(lambda: GrammarCompiler(tokenizer, info.vocab_size, info.eos_token_ids))
+        )
 
     @property
     def has_work(self) -> bool:
@@ -90,6 +97,11 @@ class Engine:
                 self._tokenizer, request.prompt_token_ids, request.sampling.skip_special_tokens
             )
         self._sequences[request.request_id] = sequence
+        if request.sampling.structured is not None:
+            self._intake.put(sequence)
+            return
+        if request.sampling.allowed_token_ids is not None:
+            sequence.constraint = AllowedTokens(request.sampling.allowed_token_ids, self.info.vocab_size)
         self._scheduler.add(sequence)
 
     def abort(self, request_id: str) -> None:
@@ -106,6 +118,7 @@ class Engine:
         ended, self._ended = self._ended, []
         tally = StepTally(finished=[stats for _, stats in ended])
         outputs = [output for output, _ in ended]
+        outputs += self._take_in(tally)
         plan = self._scheduler.schedule()
         self._runner.apply(plan.moves)
         scheduled = time.perf_counter()
@@ -121,12 +134,25 @@ class Engine:
         )
         return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
 
+    def _take_in(self, tally: StepTally) -> list[RequestOutput]:
+        """Queue the requests whose grammars are ready; the outputs of those that have none."""
+        outputs: list[RequestOutput] = []
+        idle = not self._scheduler.running and self._scheduler.num_waiting == 0
+        for sequence, error in self._intake.take(idle=idle):
+            if error is None:
+                self._scheduler.add(sequence)
+                continue
+            usage, reason = self._usage(sequence), FinishReason.ERROR
+            output = RequestOutput(sequence.request_id, "", (), usage, reason, error=error.message)
+            outputs.append(self._finish(sequence, output, tally, time.monotonic()))
+        return outputs
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless every KV row is free, cached or a running sequence's own."""
         live = [sequence.entry for sequence in self._scheduler.running]
         assert None not in live, "a running sequence has no rows"
         self._kv.check([entry for entry in live if entry is not None])
-        known = {*self._scheduler.running, *self._scheduler.waiting}
+        known = {*self._scheduler.running, *self._scheduler.waiting, *self._intake.sequences}
         assert known == {*self._sequences.values()}, "a sequence is neither waiting nor running, or forgotten"
 
     def _run(self, items: SequenceOf[PlannedSequence]) -> tuple[RunResult, dict[int, Exception]]:
@@ -204,6 +230,8 @@ class Engine:
         sampling = sequence.request.sampling
         room = self.info.max_model_len - len(sequence.token_ids)
         cut = cut_block(outcome.tokens, sampling, self.info.eos_token_ids, sequence.num_output, room)
+        if sequence.constraint is not None:
+            cut = cut.complete(sequence.constraint.commit(outcome.tokens[: cut.num_tokens]))
         piece = sequence.detokenizer.push(outcome.tokens[: cut.num_text_tokens])
         text, reason = piece.text, cut.finish_reason
         tokens = outcome.tokens[: cut.num_tokens]
@@ -261,6 +289,7 @@ class Engine:
         assert reason is not None
         metrics = request_metrics(sequence, self._speculation(sequence), now)
         tally.finished.append(FinishedStats(reason, output.usage, metrics))
+        self._intake.drop(sequence)
         # Rows of one that failed may hold what made it fail, and others would take them over.
         self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
         del self._sequences[sequence.request_id]

@@ -5,6 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
+
+StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredSpec:
+    """What the whole answer must look like."""
+
+    kind: StructuredKind
+    value: str = ""  # a JSON schema, a regex, a JSON list of strings, or a grammar in Lark or GBNF
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +23,8 @@ class SamplingParams:
     """How tokens are drawn and when a request ends.
 
     The target's law at a position is made in this order: penalties, ``logit_bias``, the
-    ``min_tokens`` mask, ``bad_words``, temperature, ``top_k``, ``top_p``, ``min_p``.
+    ``min_tokens`` mask, ``bad_words``, ``allowed_token_ids`` or ``structured``, temperature, ``top_k``,
+    ``top_p``, ``min_p``.
     """
 
     temperature: float = 1.0  # 0: greedy, the lowest id on ties
@@ -28,6 +40,8 @@ class SamplingParams:
     min_tokens: int = 0  # no EOS and no stop id before this many output tokens
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None  # None: all; EOS is as allowed as it is listed
+    structured: StructuredSpec | None = None  # EOS is allowed where the answer may end
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True

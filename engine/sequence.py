@@ -12,6 +12,7 @@ from .request import Request, SpeculationMode
 if TYPE_CHECKING:
     from .budget.history import History
     from .detokenizer import IncrementalDetokenizer
+    from .grammar.base import Constraint
     from .kv.prefix_cache import CacheEntry
     from .text_decoder import TextDecoder
 
@@ -98,6 +99,7 @@ class Sequence:
     tally: SpeculationTally = field(default_factory=SpeculationTally)
     trace_decoder: TextDecoder | None = None  # gives each token its text, where a trace was asked for
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of token 1 and on, if asked for
+    constraint: Constraint | None = None  # what its tokens are restricted to, after those it has
 
     prompt_key: tuple[str, int] = field(init=False)  # equal for equal prompts that may share their rows
 

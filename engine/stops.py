@@ -20,7 +20,16 @@ class Cut:
     num_tokens: int  # kept and counted, from the front of the block
     num_text_tokens: int  # of these, how many the reader sees: an EOS or stop id is counted, not shown
     finish_reason: FinishReason | None = None  # None: the request goes on
-    stop_reason: int | None = None  # the stop id; None for EOS and for a length
+    stop_reason: int | None = None  # the stop id; None for EOS, a completed grammar and a length
+
+    def complete(self, num_tokens: int | None) -> Cut:
+        """Cut also where a grammar is complete: behind ``num_tokens`` of what is kept; None: nowhere.
+
+        It wins over a limit on the same token, and an EOS or stop id there over it.
+        """
+        if num_tokens is None or (num_tokens == self.num_tokens and self.finish_reason is FinishReason.STOP):
+            return self
+        return Cut(num_tokens, num_tokens, FinishReason.STOP)
 
 
 def cut_block(

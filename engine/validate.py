@@ -54,11 +54,13 @@ def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
                 f"token id {token} is outside the vocabulary of {info.vocab_size}", "logit_bias"
             )
         _in_range(bias, -100.0, 100.0, "logit_bias", "from -100 to 100")
-    for token in sampling.stop_token_ids:
-        if not 0 <= token < info.vocab_size:
-            raise RequestError(
-                f"token id {token} is outside the vocabulary of {info.vocab_size}", "stop_token_ids"
-            )
+    for name, tokens in (
+        ("stop_token_ids", sampling.stop_token_ids),
+        ("allowed_token_ids", sampling.allowed_token_ids or ()),
+    ):
+        for token in tokens:
+            if not 0 <= token < info.vocab_size:
+                raise RequestError(f"token id {token} is outside the vocabulary of {info.vocab_size}", name)
     _in_range(sampling.temperature, 0.0, float("inf"), "temperature", "0 or more")
     _in_range(sampling.top_p, 5e-324, 1.0, "top_p", "above 0 and at most 1")
     _in_range(sampling.min_p, 0.0, 1.0, "min_p", "from 0 to 1")
@@ -68,9 +70,8 @@ def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:
     _in_range(sampling.frequency_penalty, -2.0, 2.0, "frequency_penalty", "from -2 to 2")
     if not all(sampling.stop):
         raise RequestError("a stop string is empty; it would end every answer at once", "stop")
-    if sampling.min_tokens > 0 and len({*info.eos_token_ids, *sampling.stop_token_ids}) >= info.vocab_size:
-        raise RequestError("every token is a stop, so min_tokens can never be reached", "min_tokens")
     _check_bad_words(sampling, info)
+    _check_allowed(sampling, info)
     # Scoring a prompt needs no answer.
     least = 1 if sampling.prompt_logprobs is None else 0
     if sampling.max_tokens is not None and sampling.max_tokens < least:
@@ -98,6 +99,34 @@ def _check_bad_words(sampling: SamplingParams, info: EngineInfo) -> None:
         never |= {*info.eos_token_ids, *sampling.stop_token_ids}
     if len(never) >= info.vocab_size:
         raise RequestError("they leave no token to begin with", "bad_words")
+
+
+def _check_allowed(sampling: SamplingParams, info: EngineInfo) -> None:
+    """Refuse what may leave no token to choose."""
+    if sampling.structured is not None:
+        _check_structured(sampling)
+    if sampling.allowed_token_ids == ():
+        raise RequestError("allowed_token_ids is empty; list at least one token", "allowed_token_ids")
+    if sampling.allowed_token_ids is not None and sampling.bad_words:
+        raise RequestError("not together with allowed_token_ids: they may leave no token", "bad_words")
+    stops = {*info.eos_token_ids, *sampling.stop_token_ids}
+    allowed = sampling.allowed_token_ids
+    if sampling.min_tokens > 0 and (
+        stops.issuperset(allowed) if allowed is not None else len(stops) >= info.vocab_size
+    ):
+        raise RequestError("every token is a stop, so min_tokens can never be reached", "min_tokens")
+
+
+def _check_structured(sampling: SamplingParams) -> None:
+    """A grammar alone says what comes next and where the answer ends; two such rules may leave nothing."""
+    for name, used in (
+        ("allowed_token_ids", sampling.allowed_token_ids is not None),
+        ("min_tokens", sampling.min_tokens > 0),
+        ("ignore_eos", sampling.ignore_eos),
+        ("bad_words", bool(sampling.bad_words)),
+    ):
+        if used:
+            raise RequestError(f"{name} cannot be used in a structured answer; leave it out", name)
 
 
 def _in_range(value: float, low: float, high: float, name: str, wanted: str) -> None:

@@ -93,6 +93,9 @@ def sampling_params(
         min_tokens=body.min_tokens or 0,
         stop=body.stop,
         stop_token_ids=_token_ids(body.stop_token_ids or [], "stop_token_ids", info.vocab_size),
+        allowed_token_ids=_token_ids(body.allowed_token_ids, "allowed_token_ids", info.vocab_size)
+        if body.allowed_token_ids is not None
+        else None,
         include_stop_str_in_output=bool(body.include_stop_str_in_output),
         ignore_eos=bool(body.ignore_eos),
         skip_special_tokens=body.skip_special_tokens is not False,

@@ -182,6 +182,7 @@ class Runner:
                 block,
                 float(last[0]),
                 item.sequence.request.speculation.trace,
+                item.sequence.constraint,
             )
             for item, block, last in zip(items, tests, final, strict=True)
         ]

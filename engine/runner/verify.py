@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..grammar.base import Constraint
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
 from ..sampling.bad_words import recent_tokens
@@ -28,6 +29,7 @@ from ..verifiers.walk import Walk, at_ends, walk
 from .batch import TargetBatch
 from .candidates import Candidates
 from .logprobs import measure_walks, unpack_walk
+from .masks import NodeMasks, node_masks
 from .trace import Ends, Trees, trace_request
 
 
@@ -47,6 +49,7 @@ class Owner:
         return self.token_ids[self.num_prompt :]
 
     traced: bool = False
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +82,18 @@ class Verification:
         logits = logits[:, : self._num_ids]  # padded rows have no token
         roots = torch.tensor(batch.roots, device=self._device)
         trees = None
+        constraints = [owner.constraint for owner in self._owners]
+        masks = node_masks(batch, constraints, self._num_ids, self._device)
         if candidates is None:
             end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
-            laws = self._laws(logits[roots], range(len(self._owners)), batch.path[roots])
+            laws = self._laws(logits, roots, range(len(self._owners)), batch.path, masks)
             weights, bad = laws.law.weights.double(), laws.bad
         else:
-            expanded = self._laws(logits[candidates.nodes], candidates.owners, batch.path[candidates.nodes])
+            expanded = self._laws(logits, candidates.nodes, candidates.owners, batch.path, masks)
             trees = self._decide(expanded.law, candidates)
             decided = trees.decided
             end = walk(candidates.topology, decided, max_depth)
-            laws = self._laws(logits[end.final], range(len(self._owners)), batch.path[end.final])
+            laws = self._laws(logits, end.final, range(len(self._owners)), batch.path, masks)
             weights = self._final_weights(laws.law, candidates, decided, end)
             bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
             bad |= self._bad_in_view(expanded.bad, candidates)
@@ -144,23 +149,28 @@ class Verification:
     def _tokens(self, batch: TargetBatch) -> Tensor:
         return batch.inputs.token_ids[batch.inputs.logits_index]
 
-    def _laws(self, logits: Tensor, owners: SequenceOf[int], path: Tensor) -> NodeLaws:
-        """Processed laws of rows that belong to ``owners`` (host indices) and lie at ``path``'s ends."""
+    def _laws(
+        self, logits: Tensor, nodes: Tensor, owners: SequenceOf[int], path: Tensor, masks: NodeMasks | None
+    ) -> NodeLaws:
+        """Processed laws of ``nodes``, which belong to ``owners`` (host indices)."""
         used = [self._owners[owner] for owner in owners]
-        rows = sampling_rows([owner.sampling for owner in used], self._num_ids, self._eos, self._device)
+        allowed = masks.at(nodes, owners) if masks is not None else None
+        rows = sampling_rows(
+            [owner.sampling for owner in used], self._num_ids, self._eos, self._device, allowed
+        )
         context = None
         if rows.penalties is not None or rows.masked is not None or rows.bad_words:
             num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
             penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
             context = NodeContext(
-                path,
+                path[nodes],
                 torch.tensor(num_output, device=self._device),
                 self._seen(penalised) if penalised else None,
                 recent_tokens([owner.output for owner in used], path, rows.bad_words)
                 if rows.bad_words
                 else None,
             )
-        return target_law(logits, rows, context)
+        return target_law(logits[nodes], rows, context)
 
     def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
         """What the requests behind some rows have seen; each request is counted once."""

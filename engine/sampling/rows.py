@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..request import SamplingParams
 from .bad_words import BadWords, bad_words
+from .masks import TokenMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class SamplingRows:
     bias: TokenRules | None
     masked: TokenRules | None  # EOS and stop ids under min_tokens
     bad_words: tuple[BadWords, ...] = ()  # of every request that has some
+    allowed: TokenMask | None = None  # at rows whose requests restrict their tokens
 
 
 def sampling_rows(
@@ -61,6 +63,7 @@ def sampling_rows(
     vocab_size: int,
     eos_token_ids: Sequence[int],
     device: torch.device,
+    allowed: TokenMask | None = None,
 ) -> SamplingRows:
     """Build the rows of a batch: ``params`` holds each node's request's parameters, node by node."""
     temperatures = [p.temperature for p in params]
@@ -74,6 +77,7 @@ def sampling_rows(
         bias=_rules(params, _bias, device),
         masked=_rules(params, lambda p: _masked(p, eos_token_ids), device),
         bad_words=bad_words(params, device),
+        allowed=allowed,
     )
 
 

@@ -1,7 +1,7 @@
 """From the target's logits to its law at every node.
 
-Order: penalties, ``logit_bias``, the ``min_tokens`` mask, bad words, temperature, ``top_k``, ``top_p``,
-``min_p``.
+Order: penalties, ``logit_bias``, the ``min_tokens`` mask, bad words, allowed tokens, temperature,
+``top_k``, ``top_p``, ``min_p``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None =
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
     """Logits after penalties, ``logit_bias`` and the masks; the same tensor if none is used."""
-    if rows.penalties is None and rows.bias is None and rows.masked is None and not rows.bad_words:
+    plain = rows.penalties is None and rows.bias is None and rows.masked is None
+    if plain and not rows.bad_words and rows.allowed is None:
         return logits
     logits = logits.clone()
     if rows.penalties is not None:
@@ -86,6 +87,8 @@ def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | N
             raise ValueError("bad words need the tokens before each node")
         for words in rows.bad_words:
             words.forbid_(logits, context.recent)
+    if rows.allowed is not None:
+        rows.allowed.apply_(logits)
     return logits
 
 

@@ -82,6 +82,9 @@ class GenerationBody(Body):
 
     stop: StopStrings = ()
     stop_token_ids: Annotated[list[int] | None, Field(fail_fast=True, max_length=MAX_TOKEN_IDS)] = None
+    allowed_token_ids: Annotated[
+        list[int] | None, Field(min_length=1, fail_fast=True, max_length=MAX_TOKEN_IDS)
+    ] = None
     include_stop_str_in_output: bool | None = None
     max_tokens: Annotated[int | None, Field(ge=1)] = None
     min_tokens: Annotated[int | None, Field(ge=0)] = None
@@ -110,7 +113,6 @@ class GenerationBody(Body):
     service_tier: Annotated[Any, only("auto", "default")] = None
 
     # Known, not honoured.
-    allowed_token_ids: Annotated[Any, only()] = None
     prediction: Annotated[Any, only()] = None
 
     def token_limit(self) -> tuple[str, int | None]:

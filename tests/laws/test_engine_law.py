@@ -47,7 +47,10 @@ def draft(tiny: Any, kind: str) -> LoadedDraft:
 
 
 def process(logits: Tensor, sampling: SamplingParams) -> np.ndarray:
-    """One position's law, written for reading: temperature, top_k, top_p, min_p."""
+    """One position's law, written for reading: allowed tokens, temperature, top_k, top_p, min_p."""
+    if sampling.allowed_token_ids is not None:
+        banned = [token for token in range(V) if token not in sampling.allowed_token_ids]
+        logits = logits.index_fill(0, torch.tensor(banned), -torch.inf)
     p = torch.softmax(logits.double() / sampling.temperature, -1).numpy()
     order = np.argsort(-p, kind="stable")
     keep = np.ones(V, bool)
@@ -196,6 +199,7 @@ def test_the_printed_rule_is_caught(tiny: Any) -> None:
         {"temperature": 1.0, "top_k": 3},
         {"temperature": 1.0, "min_p": 0.2},
         {"temperature": 1.2, "top_k": 4, "top_p": 0.9, "min_p": 0.05},
+        {"temperature": 1.2, "allowed_token_ids": (0, 2, 4), "top_p": 0.9},
     ],
 )
 def test_joint_law_under_truncation(tiny: Any, sampling: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ async def test_every_sampling_parameter_reaches_the_engine(http, engine):
         seed=-1,
         stop=["x", "y"],
         stop_token_ids=[7],
+        allowed_token_ids=[8, 9],
         include_stop_str_in_output=True,
         max_tokens=9,
         min_tokens=2,
@@ -75,6 +76,7 @@ async def test_every_sampling_parameter_reaches_the_engine(http, engine):
     assert sampling.seed == 2**64 - 1
     assert sampling.stop == ("x", "y")
     assert sampling.stop_token_ids == (7,)
+    assert sampling.allowed_token_ids == (8, 9)
     assert sampling.include_stop_str_in_output
     assert sampling.max_tokens == 9
     assert sampling.min_tokens == 2
