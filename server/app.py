@@ -27,6 +27,7 @@ from .responses.store import ResponseStore
 from .routes import chat, completions, health, models, responses, tokenize
 from .settings import ServerSettings
 from .state import AppState
+from .structured import Grammars
 from .tracing import start_tracing
 
 
@@ -41,6 +42,7 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         state.prompts.close()
+        state.grammars.close()
         if state.tracing is not None:
             await asyncio.to_thread(state.tracing.close)
 
@@ -91,6 +93,7 @@ def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSe
     return AppState(
         client=client,
         prompts=Prompts(tokenizer, info.vocab_size),
+        grammars=Grammars(tokenizer, info),
         settings=settings,
         admission=admission,
         keys=_key_ring(settings),

@@ -23,6 +23,7 @@ from .metrics import Metrics
 from .prompts import Prompts
 from .responses.store import ResponseStore
 from .settings import ServerSettings
+from .structured import Grammars
 from .tracing import Tracing
 
 
@@ -32,6 +33,7 @@ class AppState:
 
     client: EngineClient
     prompts: Prompts
+    grammars: Grammars
     settings: ServerSettings
     admission: Admission
     keys: KeyRing

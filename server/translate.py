@@ -8,7 +8,13 @@ import uuid
 from collections.abc import Sequence
 
 from resispec.engine.outputs import EngineInfo
-from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
+from resispec.engine.request import (
+    Request,
+    SamplingParams,
+    SpeculationMode,
+    SpeculationParams,
+    StructuredSpec,
+)
 
 from .errors import ApiError, invalid
 from .schemas.common import Body, GenerationBody, SpeculationOptions
@@ -38,11 +44,12 @@ def engine_requests(
     prompt_field: str,
     default_max_tokens: int | None,
     bad_words: tuple[tuple[int, ...], ...],
+    structured: StructuredSpec | None = None,
 ) -> list[Request]:
     """One request per choice: ``n`` for each prompt, in order.
 
     default_max_tokens: the answer's limit when the body has none; None: the rest of the context.
-    bad_words: the body's, as tokens. Raises ApiError 400.
+    bad_words: the body's, as tokens. structured: what the answers must look like. Raises ApiError 400.
     """
     requests: list[Request] = []
     # Not the client's id: clients may use one twice.
@@ -56,7 +63,7 @@ def engine_requests(
                 Request(
                     request_id=f"{unique}-{len(requests)}",
                     prompt_token_ids=prompt,
-                    sampling=sampling_params(body, info, limit, copy, bad_words),
+                    sampling=sampling_params(body, info, limit, copy, bad_words, structured),
                     speculation=speculation,
                     priority=body.priority or 0,
                     cache_salt=_cache_salt(body),
@@ -71,6 +78,7 @@ def sampling_params(
     max_tokens: int,
     copy: int,
     bad_words: tuple[tuple[int, ...], ...],
+    structured: StructuredSpec | None = None,
 ) -> SamplingParams:
     """The body's parameters, else the model's own defaults, else the neutral ones."""
 
@@ -102,6 +110,7 @@ def sampling_params(
         logprobs=body.answer_logprobs,
         prompt_logprobs=body.scored_prompt,
         bad_words=bad_words,
+        structured=structured,
     )
 
 

@@ -43,6 +43,7 @@ async def create_chat_completion(
         prompt_field="messages",
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
+        structured=await state.grammars.wanted(body),
     )
     shown = Shown.of(body, state.prompts.strings)
     writer = ChatWriter(envelope, requests[0].prompt_token_ids, shown)

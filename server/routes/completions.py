@@ -33,6 +33,7 @@ async def create_completion(
         prompt_field="prompt",
         default_max_tokens=DEFAULT_MAX_TOKENS,
         bad_words=await state.prompts.bad_words(body.bad_words),
+        structured=await state.grammars.wanted(body),
     )
     used = [item.prompt_token_ids for item in requests]
     echo = await _echo(body, prompts, used, state) if body.echo else None

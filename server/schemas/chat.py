@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from .common import MAX_LOGPROBS, Body, GenerationBody
 from .logprobs import ChatLogprobs, PromptLogprobs
+from .structured import ResponseFormat, StructuredOutputs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
 
@@ -81,8 +82,8 @@ class ChatRequest(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
 
-    response_format: Annotated[Any, only({"type": "text"})] = None
-    structured_outputs: Annotated[Any, only()] = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     tools: Annotated[Any, only([])] = None
     tool_choice: Annotated[Any, only("none", "auto")] = None
     parallel_tool_calls: Annotated[Any, only(True, False)] = None

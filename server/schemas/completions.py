@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, PlainValidator
 
 from .common import MAX_LOGPROBS, GenerationBody
 from .logprobs import CompletionLogprobs, PromptLogprobs
+from .structured import ResponseFormat, StructuredOutputs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import check_prompt, only
 
@@ -34,6 +35,9 @@ class CompletionRequest(GenerationBody):
     echo: bool | None = None
     logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     max_tokens: Annotated[int | None, Field(ge=0)] = None  # 0: only to score the prompt
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     suffix: Annotated[Any, only("")] = None
     best_of: Annotated[Any, only(1)] = None

@@ -77,7 +77,7 @@ async def test_token_limits(http, engine):
         ([USER], {"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
         ([USER], {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
         ([USER], {"max_tokens": 0}, "max_tokens", "1"),
-        ([USER], {"response_format": {"type": "json_object"}}, "response_format", "support"),
+        ([USER], {"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ([{"role": "user", "content": "x" * 80}], {}, "messages", "64"),
     ],
 )
