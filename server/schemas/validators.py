@@ -10,6 +10,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_BAD_WORDS = 256
+MAX_PROMPTS = 65536  # in one request; a server takes far fewer
 MAX_STRING = 1024  # characters of a stop string or bad word
 
 
@@ -46,10 +47,12 @@ def check_prompt(value: object) -> list[str] | list[list[int]]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value:
-        if all(isinstance(item, str) for item in value):
-            return value
         if _token_ids(value):
             return [value]
+        if len(value) > MAX_PROMPTS:
+            raise PydanticCustomError("invalid_value", "has more than {most} prompts", {"most": MAX_PROMPTS})
+        if all(isinstance(item, str) for item in value):
+            return value
         if all(isinstance(item, list) and _token_ids(item) for item in value):
             return value
     raise PydanticCustomError(

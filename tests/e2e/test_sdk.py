@@ -51,6 +51,23 @@ def test_chat_and_its_stream_agree(client):
     assert [chunk.choices[0].finish_reason for chunk in chunks].count(None) == len(chunks) - 1
 
 
+def test_logprobs(client):
+    asked = {**GREEDY, "messages": MESSAGES, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat.completions.create(**asked).choices[0]
+    content = whole.logprobs.content
+    assert [entry.token for entry in content] == [entry.top_logprobs[0].token for entry in content]
+    assert (
+        bytes(byte for entry in content for byte in entry.bytes).decode(errors="replace")
+        == whole.message.content
+    )
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(stream=True, **asked)]
+    assert [entry for chunk in chunks if chunk.logprobs for entry in chunk.logprobs.content] == content
+    scores = client.completions.create(prompt="abc", echo=True, logprobs=0, **GREEDY).choices[0].logprobs
+    assert scores.tokens[:3] == ["a", "b", "c"]
+    assert scores.token_logprobs[0] is None
+    assert scores.text_offset == sorted(scores.text_offset)
+
+
 def test_stream_helper(client):
     with client.chat.completions.stream(messages=MESSAGES, **GREEDY) as stream:
         for _ in stream:

@@ -120,8 +120,13 @@ def sample(tiny: Any, engine: Any, case: dict[str, Any], count: int) -> dict[tup
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verifier", ["resispec", "resispec-tree", "specinfer", "block"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "verifier"),
+    [
+        *((case, "resispec") for case in CASES),
+        *itertools.product(("bad words", "all"), ("resispec-tree", "specinfer", "block")),
+    ],
+)
 def test_joint_law(tiny: Any, case: str, verifier: str) -> None:
     target = tiny.model(0, vocab_size=V)
     draft = LoadedDraft(256, model=tiny.model(7, vocab_size=V, num_hidden_layers=1))
