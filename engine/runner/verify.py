@@ -162,11 +162,12 @@ class Verification:
         if rows.penalties is not None or rows.masked is not None or rows.bad_words:
             num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
             penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
+            own_path = path[nodes]
             context = NodeContext(
-                path[nodes],
+                own_path,
                 torch.tensor(num_output, device=self._device),
                 self._seen(penalised) if penalised else None,
-                recent_tokens([owner.output for owner in used], path, rows.bad_words)
+                recent_tokens([owner.output for owner in used], own_path, rows.bad_words)
                 if rows.bad_words
                 else None,
             )
