@@ -31,6 +31,8 @@ from .proposers.draft import DraftProposer
 from .request import RequestError
 from .runner.runner import Runner
 from .scheduler import Scheduler, SchedulerConfig
+from .sources.factory import SOURCES
+from .tree import DRAFT
 from .verifiers.table import VERIFIERS, get, refused
 
 # Candidates a step verifies at little extra cost, all requests together: a CPU is soon busy with them.
@@ -87,9 +89,9 @@ def assemble(
     keep_hidden = draft is not None and draft.head is not None
     bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
     bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
-    if draft is not None:
-        _check_window(config, model, draft.model)
-    tree_nodes = config.max_tree_nodes if draft is not None else 0
+    if draft is not None or config.sources:
+        _check_window(config, model, draft.model if draft is not None else None)
+    tree_nodes = config.max_tree_nodes if config.sources or draft is not None else 0
     plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
 
     memory = KVMemory(geometry, plan.num_rows, device, keep_hidden=keep_hidden)
@@ -143,6 +145,7 @@ def assemble(
             max_tree_nodes=config.max_tree_nodes,
             max_tree_depth=config.max_tree_depth,
             draft_positions=draft.context if draft else 0,
+            sources=bool(config.sources),
         ),
         kv,
         controller,
@@ -173,6 +176,7 @@ def assemble(
         verifier=config.verifier,
         speculation=config.speculation,
         verifiers=tuple(sorted(VERIFIERS.keys() - refused_verifiers.keys())),
+        proposers=tuple(name for name in config.proposers if name != DRAFT or draft is not None),
         max_tree_nodes=config.max_tree_nodes,
         max_tree_depth=config.max_tree_depth,
         kv_rows=plan.num_rows,
@@ -186,17 +190,24 @@ def assemble(
 
 def _check_window(config: EngineConfig, *models: Any) -> None:
     """The attention's windows go by rows, which holds for trees less deep than the window is wide."""
+    name = "max_tree_nodes" if config.sources else "max_tree_depth"  # known paths may be one long chain
+    value = getattr(config, name)
     for model in models:
         window = getattr(model.config, "sliding_window", None) if model is not None else None
-        if window is not None and window <= config.max_tree_depth:
+        if window is not None and window <= value:
             raise ConfigError(
-                f"max_tree_depth is {config.max_tree_depth}, but {type(model).__name__} has a sliding window "
-                f"of {window} tokens; use a depth below that",
-                "max_tree_depth",
+                f"{name} is {value}, but {type(model).__name__} has a sliding window "
+                f"of {window} tokens; use a value below that",
+                name,
             )
 
 
 def _check_config(config: EngineConfig) -> None:
+    for name in config.proposers:
+        if name not in (DRAFT, *SOURCES):
+            raise ConfigError(
+                f"proposer {name!r} is unknown; known: {', '.join((DRAFT, *SOURCES))}", "proposer"
+            )
     for name in ("max_num_seqs", "max_tree_nodes", "max_tree_depth"):
         value = getattr(config, name)
         if value < 1:

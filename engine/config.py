@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .request import SpeculationMode
+from .tree import DRAFT
 
 DEFAULT = "default"  # the embedded pair
 DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
@@ -16,6 +17,7 @@ class EngineConfig:
 
     target: str  # "default", a hub id, a local folder or a GGUF file
     draft: str | None = None  # None: no draft; "default" goes with the default target
+    proposers: tuple[str, ...] = (DRAFT,)  # who says what may follow; the draft where there is one
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, float32, bfloat16, float16
     max_num_seqs: int = 16
@@ -34,9 +36,15 @@ class EngineConfig:
     offline: bool = False  # never touch a network
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """The proposers that are no drafts."""
+        return tuple(name for name in self.proposers if name != DRAFT)
+
+    @property
     def tree_rows(self) -> int:
         """Rows that all requests' trees and roots take together."""
-        return self.max_num_seqs * (1 + (self.max_tree_nodes if self.draft is not None else 0))
+        speculates = self.sources or self.draft is not None
+        return self.max_num_seqs * (1 + (self.max_tree_nodes if speculates else 0))
 
     @property
     def batched_tokens(self) -> int:

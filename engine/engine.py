@@ -33,9 +33,11 @@ from .runner.verify import Outcome
 from .sampling.uniforms import stream_key
 from .scheduler import PlannedSequence, Scheduler, StepPlan
 from .sequence import Sequence
+from .sources.factory import SourceFactory
 from .stats import StepTally, request_metrics
 from .stops import cut_block
 from .text_decoder import TextDecoder
+from .tree import DRAFT
 from .validate import check_request, limit_notes
 from .verifiers.table import VERIFIERS
 
@@ -60,6 +62,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._controller = controller
+        self._sources = SourceFactory()
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
         self._intake = GrammarIntake(
@@ -82,15 +85,19 @@ class Engine:
         check_request(request, self.info)
         sampling, wanted = request.sampling, request.speculation
         verifier = wanted.verifier or self.info.verifier
+        mode = (wanted.mode or self.info.speculation) if wanted.enabled else SpeculationMode.OFF
+        proposers = () if mode is SpeculationMode.OFF else wanted.proposers or self.info.proposers
         sequence = Sequence(
             request,
             verifier,
             stream_key(sampling.seed),
             IncrementalDetokenizer(self._tokenizer, request.prompt_token_ids, sampling),
             list(request.prompt_token_ids),
-            (wanted.mode or self.info.speculation) if wanted.enabled else SpeculationMode.OFF,
+            mode,
             limit_notes(wanted, self.info),
             self._controller.history(verifier, sampling),
+            DRAFT in proposers,
+            self._sources.make(request, proposers),
         )
         if request.speculation.trace:
             sequence.trace_decoder = TextDecoder(
@@ -245,18 +252,19 @@ class Engine:
 
         slots = outcome.slots[: len(tokens)]
         ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens
+        if item.tree is not None:
+            sequence.tally.add(item.tree, slots)
+            tally.drafted(sequence.verifier, VERIFIERS[sequence.verifier].exact, item.tree, slots)
         if item.shape is not None:
-            children = [item.shape.child_index[slot] for slot in slots]
-            sequence.tally.add(item.shape.num_nodes, item.shape.depth, children)
-            tally.drafted(sequence.verifier, VERIFIERS[sequence.verifier].exact, item.shape, children)
-            # The draft ran a kept candidate if it has a kept child; the last may not have been run.
-            kept = max(0, len(slots) - 1) if self._runner.keeps_draft_rows else 0
+            kept = item.tree.num_run_by_draft(slots) if item.tree and self._runner.keeps_draft_rows else 0
             sequence.draft_rows = ran + kept
-            self._controller.observe(sequence.history, item.shape, len(outcome.slots))
+            self._observe(sequence, item, outcome.slots)
         else:
             sequence.draft_rows += item.catch_up
         sequence.target_rows = ran + len(slots)
+        before = len(sequence.token_ids)
         sequence.token_ids += tokens
+        sequence.sources.committed(sequence.token_ids, before, outcome.tops)
         self._declare(sequence, tokens)
         tally.residual_underflow += outcome.underflow
         tally.delivered(sequence, len(tokens), now)
@@ -277,6 +285,13 @@ class Engine:
             return output
         return replace(output, trace=(with_texts(outcome.trace, tokens, sequence.trace_decoder),))
 
+    def _observe(self, sequence: Sequence, item: PlannedSequence, path: SequenceOf[int]) -> None:
+        """Tell the controller what became of what the draft added, unless known candidates hid that."""
+        assert item.tree is not None
+        drafted = [slot for slot in path if not item.tree.known_node(slot)]
+        if len(drafted) == len(path):
+            self._controller.observe(sequence.history, item.tree.shape, len(drafted))
+
     def _declare(self, sequence: Sequence, tokens: SequenceOf[int]) -> None:
         assert sequence.entry is not None
         self._kv.extend(sequence.entry, tokens, sequence.target_rows, sequence.draft_rows)
@@ -290,6 +305,7 @@ class Engine:
         metrics = request_metrics(sequence, self._speculation(sequence), now)
         tally.finished.append(FinishedStats(reason, output.usage, metrics))
         self._intake.drop(sequence)
+        sequence.sources.finished(sequence.token_ids)
         # Rows of one that failed may hold what made it fail, and others would take them over.
         self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
         del self._sequences[sequence.request_id]
@@ -304,7 +320,7 @@ class Engine:
         return self._finish(sequence, output, tally, now)
 
     def _speculation(self, sequence: Sequence) -> SpeculationMetrics | None:
-        if self.info.draft is None or sequence.mode is SpeculationMode.OFF:
+        if not self.info.proposers or sequence.mode is SpeculationMode.OFF:
             return None
         exact = VERIFIERS[sequence.verifier].exact
         return sequence.tally.metrics(sequence.verifier, exact, sequence.mode, sequence.notes)
@@ -314,7 +330,7 @@ class Engine:
 
     def _share_time(self, items: SequenceOf[PlannedSequence], result: RunResult) -> None:
         """An even share of a step's time to each request in it; drafting to those that drafted."""
-        drafting = [item for item in items if item.shape is not None]
+        drafting = [item for item in items if item.tree is not None]
         for item in drafting:
             item.sequence.tally.draft_seconds += result.draft_seconds / len(drafting)
         for item in items:

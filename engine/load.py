@@ -48,7 +48,9 @@ def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
         raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
     notes: list[str] = []
     draft = None
-    if config.draft == DEFAULT and config.target != DEFAULT:
+    if "draft" not in config.proposers:
+        pass  # a draft that nobody asks need not be loaded
+    elif config.draft == DEFAULT and config.target != DEFAULT:
         notes.append(
             "No draft was given for this target, so it decodes without speculation; "
             "'resispec distill' makes a draft for any target."

@@ -17,6 +17,15 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """Candidates of one source: the draft, or a source of known tokens."""
+
+    source: str
+    num_proposed: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculationMetrics:
     """What was drafted and kept for one request. Tokens after a stop are in no figure."""
 
@@ -32,6 +41,7 @@ class SpeculationMetrics:
     accepted_by_depth: tuple[int, ...] = ()  # [d]: candidates kept at depth d + 1
     proposed_by_depth: tuple[int, ...] = ()  # [d]: steps that had candidates at depth d + 1
     accepted_by_child: tuple[int, ...] = ()  # [c]: kept candidates that were child c of their node
+    by_source: tuple[SourceCounts, ...] = ()  # one that several proposed counts for the first of them
     draft_ms: float = 0.0  # this request's even share of the time of each step it was in
     verify_ms: float = 0.0
     overhead_ms: float = 0.0
@@ -59,7 +69,7 @@ class RequestMetrics:
     mean_itl_ms: float
     tokens_per_second: float
     num_preemptions: int
-    speculation: SpeculationMetrics | None = None  # None: not asked for, or no draft
+    speculation: SpeculationMetrics | None = None  # None: not asked for, or no proposer
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,7 @@ class SpeculationStats:
     accepted_by_depth: tuple[int, ...]
     proposed_by_depth: tuple[int, ...]
     accepted_by_child: tuple[int, ...]
+    by_source: tuple[SourceCounts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,7 @@ class EngineInfo:
     eos_token_ids: tuple[int, ...]
     verifier: str
     verifiers: tuple[str, ...]  # names a request may choose
+    proposers: tuple[str, ...]  # names a request may choose from; all are used otherwise
     max_tree_nodes: int
     max_tree_depth: int
     kv_rows: int  # tokens that fit into the KV memory

@@ -68,6 +68,7 @@ class SpeculationParams:
     max_depth: int | None = None  # drafted levels
     trace: bool = False  # give a `StepTrace` of every step
     mode: SpeculationMode | None = None
+    proposers: tuple[str, ...] | None = None  # who says what may follow; see `EngineInfo.proposers`
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     priority: int = 0  # lower is served earlier; first come first served within a priority
-    cache_salt: str = ""  # prompts share cached prefixes only under the same salt
+    cache_salt: str = ""  # prompts share cached prefixes only under the same salt, sources what they learn
+    prediction_token_ids: tuple[int, ...] = ()  # what the answer is expected to be; speeds up what is right
     arrival_time: float = field(default_factory=time.monotonic)  # seconds, CLOCK_MONOTONIC
 
 

@@ -15,11 +15,13 @@ from itertools import count
 from .budget.base import Choice, Off, View
 from .budget.controller import Controller
 from .budget.ladder import kind_of, shape_of
+from .known_tree import NOTHING_KNOWN, KnownTree
 from .kv.extents import Move
 from .kv.memory_manager import KVManager
 from .request import SpeculationMode
 from .sequence import Sequence
-from .tree import TreeShape
+from .tree import NOTHING_DRAFTED, CandidateTree, TreeShape
+from .verifiers.fit import takes_known
 from .verifiers.table import VERIFIERS
 
 _SCORED_ROWS = 256  # of a prompt whose log-probabilities are wanted, in one step: each costs a row of logits
@@ -35,14 +37,19 @@ class SchedulerConfig:
     max_tree_nodes: int
     max_tree_depth: int
     draft_positions: int  # 0: there is no draft
+    sources: bool = False  # there are sources of known candidates
+
+    @property
+    def speculates(self) -> bool:
+        return self.sources or self.draft_positions > 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSequence:
     sequence: Sequence
     num_tokens: int  # committed tokens to run: 1 while decoding, a chunk while prefilling
-    shape: TreeShape | None  # candidates to grow behind the last token
-    catch_up: int = 0  # without a tree: tokens that the draft runs of those it has missed
+    tree: CandidateTree | None  # candidates behind the last token
+    catch_up: int = 0  # without drafted candidates: tokens that the draft runs of those it has missed
 
     @property
     def samples(self) -> bool:
@@ -51,7 +58,12 @@ class PlannedSequence:
 
     @property
     def num_nodes(self) -> int:
-        return self.shape.num_nodes if self.shape else 0
+        return self.tree.num_nodes if self.tree else 0
+
+    @property
+    def shape(self) -> TreeShape | None:
+        """What the draft is to grow; None: it does not run."""
+        return self.tree.shape if self.tree and self.tree.shape.levels else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +126,7 @@ class Scheduler:
         decoding = [sequence for sequence in self.running if sequence.is_decoding]
         prefilling = [sequence for sequence in self.running if not sequence.is_decoding]
         prompts = min(draft.budget, sum(sequence.remaining for sequence in prefilling))
-        views = [self._view(sequence) for sequence in decoding]
+        views = [self._view(sequence, len(decoding)) for sequence in decoding]
         for sequence, view, choice in zip(
             decoding, views, self._controller.plan(views, prompts), strict=True
         ):
@@ -134,19 +146,18 @@ class Scheduler:
     def _plan_decode(self, sequence: Sequence, view: View, choice: Choice, draft: _Draft) -> None:
         if sequence.entry is None:  # preempted by an earlier one
             return
-        shape = shape_of(kind_of(view), choice.budget) if choice.budget else None
-        off, catch_up = choice.off, choice.catch_up
+        tree, off, catch_up = _tree(view, choice), choice.off, choice.catch_up
         length = len(sequence.token_ids)
-        rows = length + (shape.num_nodes if shape else 0)
+        rows = length + (tree.num_nodes if tree else 0)
         # A request with a seed gets the same trees whatever else is running, so it never goes without.
-        may_drop = shape is not None and sequence.is_free
+        may_drop = tree is not None and sequence.is_free
         if may_drop and not self._ensure(sequence, rows, draft, preempt=False):
-            shape, off, catch_up, rows = None, Off.KV_MEMORY, 0, length
+            tree, off, catch_up, rows = None, Off.KV_MEMORY, 0, length
         if not self._ensure(sequence, rows, draft, preempt=True):
             return
-        if off is not None:
+        if off is not None and tree is None:
             draft.off[off] += 1
-        item = PlannedSequence(sequence, 1, shape, catch_up)
+        item = PlannedSequence(sequence, 1, tree, catch_up)
         draft.items.append(item)
         draft.budget -= 1 + item.num_nodes
 
@@ -168,7 +179,7 @@ class Scheduler:
         """Prompt tokens that the draft runs beside a chunk: all that the target has run, or none."""
         if chunk == sequence.remaining or len(sequence.token_ids) > self.config.draft_positions:
             return 0
-        if not self._controller.keeps_up(sequence.mode, is_free=sequence.is_free):
+        if not sequence.drafts or not self._controller.keeps_up(sequence.mode, is_free=sequence.is_free):
             return 0
         return sequence.target_rows - sequence.draft_rows
 
@@ -197,7 +208,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> bool:
         length = len(sequence.token_ids)
-        nodes = self.config.max_tree_nodes if self.config.draft_positions else 0
+        nodes = self.config.max_tree_nodes if self.config.speculates else 0
         most = length + nodes + min(_HEADROOM, self._tokens_left(sequence))
         salt, reusable = sequence.request.cache_salt, sequence.reusable_rows
         admission = self.kv.admit(sequence.token_ids, salt, most, reusable) or self.kv.admit(
@@ -219,7 +230,7 @@ class Scheduler:
         sequence.mark_scheduled()
         self.running.append(sequence)
         if sequence.is_decoding:
-            view = self._view(sequence)
+            view = self._view(sequence, 1 + sum(item.samples for item in draft.items))
             self._plan_decode(sequence, view, self._controller.late(view), draft)
         else:
             self._plan_prefill(sequence, draft)
@@ -258,35 +269,58 @@ class Scheduler:
         limit = sequence.request.sampling.max_tokens
         return left if limit is None else min(left, limit - sequence.num_output)
 
-    def _view(self, sequence: Sequence) -> View:
-        """A decoding sequence as the controller sees it, with the most its tree may hold."""
+    def _view(self, sequence: Sequence, batch: int) -> View:
+        """A decoding sequence as the controller sees it, with the most its tree may hold.
+
+        batch: requests that decode.
+        """
         wanted, length = sequence.request.speculation, len(sequence.token_ids)
         verifier = VERIFIERS[sequence.verifier]
         # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
         room = self.config.draft_positions - length
+        drafts = sequence.drafts and self.config.draft_positions > 0
         off = None
-        if self.config.draft_positions and sequence.mode is SpeculationMode.OFF:
+        if self.config.speculates and sequence.mode is SpeculationMode.OFF:
             off = Off.REQUEST
-        elif self.config.draft_positions and room < 0:
+        elif drafts and room < 0:
             off = Off.DRAFT_CONTEXT
+        left = self._tokens_left(sequence) - 1
         most = (
             min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth),
-            self._tokens_left(sequence) - 1,
+            left,
             room + 1,
         )
         nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
+        known = self._known(sequence, min(nodes, left), nodes, batch)
         return View(
             history=sequence.history,
             mode=sequence.mode,
             is_free=sequence.is_free,
-            max_nodes=nodes if self.config.draft_positions else 0,
+            max_nodes=nodes - known.num_nodes if drafts else 0,
             max_depth=max(0, min(most)),
             off=off,
             length=length,
             behind=length - sequence.draft_rows,
             drawing=verifier.drawing,
             shares_nodes=verifier.shares_nodes,
+            known=known,
         )
+
+    def _known(self, sequence: Sequence, max_depth: int, max_nodes: int, batch: int) -> KnownTree:
+        """What the sources say, as far as it is worth its place in the target's forward."""
+        if not sequence.sources or max_depth < 1 or not takes_known(VERIFIERS[sequence.verifier]):
+            return NOTHING_KNOWN
+        length = len(sequence.token_ids)
+        limit = self._controller.known_limit(sequence.mode, batch, length, is_free=sequence.is_free)
+        if limit.max_nodes is not None:
+            max_nodes = min(max_nodes, limit.max_nodes)
+        return sequence.sources.known_tree(sequence.token_ids, max_nodes, max_depth, limit.least_chance)
+
+
+def _tree(view: View, choice: Choice) -> CandidateTree | None:
+    known = NOTHING_KNOWN if choice.off is Off.BASELINE else view.known
+    drafted = shape_of(kind_of(view), choice.budget) if choice.budget else NOTHING_DRAFTED
+    return CandidateTree(drafted, known) if known.num_nodes or drafted.num_nodes else None
 
 
 def _computes_prompt(sequence: Sequence) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .outputs import SpeculationMetrics, TokenLogprobs
+from .outputs import SourceCounts, SpeculationMetrics, TokenLogprobs
 from .request import Request, SpeculationMode
+from .sources.request_sources import RequestSources
+from .tree import CandidateTree
 
 if TYPE_CHECKING:
     from .budget.history import History
@@ -28,21 +32,25 @@ class SpeculationTally:
     accepted_by_depth: list[int] = field(default_factory=list)
     proposed_by_depth: list[int] = field(default_factory=list)
     accepted_by_child: list[int] = field(default_factory=list)
+    proposed_by_source: Counter[str] = field(default_factory=Counter)
+    accepted_by_source: Counter[str] = field(default_factory=Counter)
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     overhead_seconds: float = 0.0
 
-    def add(self, num_nodes: int, depth: int, children: list[int]) -> None:
-        """One step with a tree of ``num_nodes`` and ``depth``; ``children``: index of each kept child."""
+    def add(self, tree: CandidateTree, path: SequenceOf[int]) -> None:
+        """One step with a tree, of which the slots of ``path`` were kept."""
         self.num_steps += 1
-        self.num_draft_tokens += num_nodes
-        self.num_spec_tokens += depth
-        _bump(self.histogram, len(children))
-        for level in range(depth):
+        self.num_draft_tokens += tree.num_nodes
+        self.num_spec_tokens += tree.depth
+        _bump(self.histogram, len(path))
+        for level in range(tree.depth):
             _bump(self.proposed_by_depth, level)
-        for level, child in enumerate(children):
+        for level, child in enumerate(tree.child_indices(path)):
             _bump(self.accepted_by_depth, level)
             _bump(self.accepted_by_child, child)
+        self.proposed_by_source.update(tree.proposed_by_source)
+        self.accepted_by_source.update(map(tree.source_of, path))
 
     def metrics(
         self, verifier: str, exact: bool, mode: SpeculationMode, notes: tuple[str, ...]
@@ -60,10 +68,15 @@ class SpeculationTally:
             accepted_by_depth=tuple(self.accepted_by_depth),
             proposed_by_depth=tuple(self.proposed_by_depth),
             accepted_by_child=tuple(self.accepted_by_child),
+            by_source=source_counts(self.proposed_by_source, self.accepted_by_source),
             draft_ms=self.draft_seconds * 1e3,
             verify_ms=self.verify_seconds * 1e3,
             overhead_ms=self.overhead_seconds * 1e3,
         )
+
+
+def source_counts(proposed: Counter[str], accepted: Counter[str]) -> tuple[SourceCounts, ...]:
+    return tuple(SourceCounts(source, count, accepted[source]) for source, count in proposed.items())
 
 
 def _bump(counts: list[int], index: int) -> None:
@@ -88,6 +101,8 @@ class Sequence:
     mode: SpeculationMode
     notes: tuple[str, ...]  # what of the asked tree was cut to the limits
     history: History
+    drafts: bool = True  # the draft is among its proposers
+    sources: RequestSources = field(default_factory=RequestSources)
     entry: CacheEntry | None = None  # its rows; None while waiting
     target_rows: int = 0
     draft_rows: int = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from .outputs import FinishedStats, RequestMetrics, SpeculationMetrics, SpeculationStats
-from .sequence import Sequence
-from .tree import TreeShape
+from .sequence import Sequence, source_counts
+from .tree import CandidateTree
 
 
 @dataclass(slots=True)
@@ -20,13 +21,18 @@ class VerifierTally:
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     proposed_by_depth: Counter[int] = field(default_factory=Counter)
     accepted_by_child: Counter[int] = field(default_factory=Counter)
+    proposed_by_source: Counter[str] = field(default_factory=Counter)
+    accepted_by_source: Counter[str] = field(default_factory=Counter)
 
-    def add(self, shape: TreeShape, children: list[int]) -> None:
-        self.accepted.append(len(children))
-        self.tree_nodes.append(shape.num_nodes)
-        self.proposed_by_depth.update(range(shape.depth))
-        self.accepted_by_depth.update(range(len(children)))
-        self.accepted_by_child.update(children)
+    def add(self, tree: CandidateTree, path: SequenceOf[int]) -> None:
+        """A tree of which the slots of ``path`` were kept."""
+        self.accepted.append(len(path))
+        self.tree_nodes.append(tree.num_nodes)
+        self.proposed_by_depth.update(range(tree.depth))
+        self.accepted_by_depth.update(range(len(path)))
+        self.accepted_by_child.update(tree.child_indices(path))
+        self.proposed_by_source.update(tree.proposed_by_source)
+        self.accepted_by_source.update(map(tree.source_of, path))
 
     def stats(self, verifier: str) -> SpeculationStats:
         return SpeculationStats(
@@ -39,6 +45,7 @@ class VerifierTally:
             accepted_by_depth=_dense(self.accepted_by_depth),
             proposed_by_depth=_dense(self.proposed_by_depth),
             accepted_by_child=_dense(self.accepted_by_child),
+            by_source=source_counts(self.proposed_by_source, self.accepted_by_source),
         )
 
 
@@ -71,8 +78,8 @@ class StepTally:
         if last is not None:
             self.inter_token_latency += [(now - last) / count] * count
 
-    def drafted(self, verifier: str, exact: bool, shape: TreeShape, children: list[int]) -> None:
-        self.verifiers.setdefault(verifier, VerifierTally(exact)).add(shape, children)
+    def drafted(self, verifier: str, exact: bool, tree: CandidateTree, path: SequenceOf[int]) -> None:
+        self.verifiers.setdefault(verifier, VerifierTally(exact)).add(tree, path)
 
 
 def request_metrics(sequence: Sequence, speculation: SpeculationMetrics | None, now: float) -> RequestMetrics:

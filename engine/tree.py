@@ -1,4 +1,4 @@
-"""The shape of a candidate tree: how many nodes a level expands and how many children each gets.
+"""The shape of a candidate tree: what is known beforehand, and how many children a draft adds where.
 
 A shape is fixed before anything is drawn, so it cannot depend on the draws; *which* nodes of a level
 are expanded is chosen while growing, from everything drawn before.
@@ -6,10 +6,15 @@ are expanded is chosen while growing, from everything drawn before.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from .drawing import Drawing
+from .known_tree import NOTHING_KNOWN, KnownTree
+
+DRAFT = "draft"  # what a drafted candidate's source is called
 
 _EXPANDED = 2  # nodes of a level that get children
 
@@ -79,6 +84,84 @@ class TreeShape:
             return True
         below = zip(self.levels[depth:], self.levels[depth + 1 :], strict=False)
         return all(level.expand == above.num_nodes for above, level in below)
+
+
+NOTHING_DRAFTED = TreeShape(())
+
+
+@dataclass(frozen=True)
+class CandidateTree:
+    """The candidates behind one request's last token: ``n`` drafted slots, then ``t`` known nodes.
+
+    Slots: 0 is the root, 1 to ``n`` are those of ``shape``, known node ``i`` has slot ``n + i``. A node
+    that the draft expands gets the known nodes below it as its first children, then drafted ones, none
+    of them with a token that is known there; other known nodes have known children only.
+    """
+
+    shape: TreeShape = NOTHING_DRAFTED
+    known: KnownTree = NOTHING_KNOWN
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """Candidates, the root not counted."""
+        return self.shape.num_nodes + self.known.num_nodes
+
+    @cached_property
+    def depth(self) -> int:
+        """Most candidates that one path can hold."""
+        return max(self.shape.depth, self.known.depth)
+
+    def row_size(self, depth: int) -> int:
+        """Child slots of a node that the draft expands in level ``depth``, known children included."""
+        return self.known.max_children + self.shape.levels[depth].num_children
+
+    @cached_property
+    def num_tests(self) -> int:
+        """Uniforms that a verifier may use up: one a child slot of every node that may have children."""
+        drafted = sum(level.expand * self.row_size(depth) for depth, level in enumerate(self.shape.levels))
+        return drafted + self.known.num_nodes
+
+    def is_even(self, depth: int) -> bool:
+        """As of `TreeShape`; known nodes may take the place of draws among those expanded."""
+        return self.shape.is_even(depth) and (
+            not self.known.num_nodes or self.shape.levels[depth].num_tail <= 1
+        )
+
+    def known_node(self, slot: int) -> int:
+        """The known node in a slot; 0: the root's, or none."""
+        return max(0, slot - self.shape.num_nodes)
+
+    def source_of(self, slot: int) -> str:
+        """Who proposed the candidate in a slot."""
+        node = self.known_node(slot)
+        return self.known.sources[node - 1] if node else DRAFT
+
+    @cached_property
+    def proposed_by_source(self) -> Counter[str]:
+        """How many candidates each source proposed."""
+        counts = Counter(self.known.sources)
+        if self.shape.num_nodes:
+            counts[DRAFT] = self.shape.num_nodes
+        return counts
+
+    def child_indices(self, path: SequenceOf[int]) -> list[int]:
+        """Of the slots of a path from below the root down: which child of its parent each is."""
+        indices = []
+        for slot, parent in zip(path, (0, *path), strict=False):
+            is_drafted = 0 < parent <= self.shape.num_nodes
+            known = () if is_drafted else self.known.children[self.known_node(parent)]
+            node = self.known_node(slot)
+            indices.append(known.index(node) if node else len(known) + self.shape.child_index[slot])
+        return indices
+
+    def num_run_by_draft(self, path: SequenceOf[int]) -> int:
+        """How many slots at the beginning of a path the draft has run for certain.
+
+        It runs what it expands, which is sure of a node with a drafted child.
+        """
+        below = [slot for slot in path[1:] if not self.known_node(slot)]
+        last = below[-1] if below else None
+        return path.index(last) if last is not None else 0
 
 
 @lru_cache(maxsize=256)

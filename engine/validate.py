@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .outputs import EngineInfo
 from .request import Request, RequestError, SamplingParams, SpeculationParams
-from .verifiers.table import get
+from .tree import DRAFT
+from .verifiers.fit import takes_known
+from .verifiers.table import VERIFIERS, get
 
 MAX_LOGPROBS = 20  # alternatives at a position
 MAX_BAD_WORDS = 1024  # token sequences
@@ -30,6 +32,7 @@ def check_request(request: Request, info: EngineInfo) -> None:
         get(speculation.verifier)
         if (why := info.refused_verifiers.get(speculation.verifier)) is not None:
             raise RequestError(why, "speculation.verifier")
+    _check_proposers(request, info)
     _at_least_one(speculation.max_nodes, "speculation.tree.max_nodes")
     _at_least_one(speculation.max_depth, "speculation.tree.max_depth")
 
@@ -45,6 +48,44 @@ def limit_notes(wanted: SpeculationParams, info: EngineInfo) -> tuple[str, ...]:
         for name, asked, most in limits
         if asked is not None and asked > most
     )
+
+
+def _check_proposers(request: Request, info: EngineInfo) -> None:
+    speculation = request.speculation
+    for name in speculation.proposers or ():
+        if name not in info.proposers:
+            have = ", ".join(info.proposers) or "none"
+            raise RequestError(
+                f"proposer {name!r} is not one of this server's: {have}", "speculation.proposer"
+            )
+    verifier = VERIFIERS[speculation.verifier or info.verifier]
+    sources = [name for name in speculation.proposers or () if name != DRAFT]
+    if sources and not takes_known(verifier):
+        raise RequestError(
+            f"verifier {verifier.name!r} has no rule for candidates that are known beforehand, which is all "
+            f"that {', '.join(sources)} can offer; these have: {', '.join(_taking_known())}",
+            "speculation.proposer",
+        )
+    if not request.prediction_token_ids:
+        return
+    if "prediction" not in (speculation.proposers or info.proposers) or not speculation.enabled:
+        raise RequestError(
+            "a prediction is given, but 'prediction' is not among the proposers in use", "prediction"
+        )
+    if not takes_known(verifier):
+        raise RequestError(
+            f"verifier {verifier.name!r} cannot use a prediction; these can: {', '.join(_taking_known())}",
+            "prediction",
+        )
+    for token in request.prediction_token_ids:
+        if not 0 <= token < info.vocab_size:
+            raise RequestError(
+                f"token id {token} is outside the vocabulary of {info.vocab_size}", "prediction"
+            )
+
+
+def _taking_known() -> list[str]:
+    return sorted(name for name, verifier in VERIFIERS.items() if verifier.exact and takes_known(verifier))
 
 
 def _check_sampling(sampling: SamplingParams, info: EngineInfo) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..drawing import Drawing
 from ..proposers.children import propose
-from ..proposers.draft import TAIL_TOKENS
+from ..proposers.growing import TAIL_TOKENS
 from ..request import SamplingParams
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import target_law

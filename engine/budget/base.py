@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from ..drawing import Drawing
+from ..known_tree import NOTHING_KNOWN, KnownTree
 from ..request import SpeculationMode
 from .history import History
 
@@ -48,13 +49,22 @@ class View:
     history: History
     mode: SpeculationMode
     is_free: bool  # its tree may depend on the load and on times
-    max_nodes: int  # what its settings and its end allow; 0: no tree can be grown, and ``off`` says why
+    max_nodes: int  # to draft, by its settings and its end; 0: nothing can be, and ``off`` says why
     max_depth: int
     off: Off | None
     length: int  # tokens so far
     behind: int  # tokens the draft has not run, the last one included
     drawing: Drawing
     shares_nodes: bool
+    known: KnownTree = NOTHING_KNOWN  # what is verified beside what is drafted
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLimit:
+    """What known candidates must be worth."""
+
+    max_nodes: int | None  # None: as many as the settings allow
+    least_chance: float  # of being kept
 
 
 class StepCosts(Protocol):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..request import SamplingParams, SpeculationMode
 from ..tree import TreeShape
 from .acceptance import Acceptance, expected_tokens
-from .base import Choice, Off, StepCosts, TreeBudget, View
+from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
 from .history import History
 from .ladder import kind_of, ladders, levels_of, shape_of
@@ -28,6 +28,10 @@ _MOST_CREDIT = 1.0  # seconds
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
+_FIXED_LEAST = 0.15  # chance of a known candidate that takes a drafted one's place in the fixed mode
+_LEAST = 0.03  # chance below which estimates mean little
+_KNOWN_GRAIN = 4  # candidates over which the price of one is measured
+_KNOWN_TOKENS = 1.5  # what a step gives a request, for the price of a candidate
 _TEMPERATURES = (0.0, 0.4, 0.8, 1.2)  # upper ends of what shares statistics
 
 
@@ -68,11 +72,13 @@ class Controller:
 
     def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
         """One step's trees. prompt_tokens: rows of prompts that are likely to share the step."""
+        known = sum(view.known.num_nodes for view in views)
         load = Load(
-            rows=len(views) + prompt_tokens,
-            context=sum(view.length for view in views) + prompt_tokens,
+            rows=len(views) + prompt_tokens + known,
+            context=sum(view.length for view in views) + prompt_tokens + known,
             sampling=len(views),
-            tokens=float(len(views)),
+            tokens=len(views) + sum(view.known.expected_tokens for view in views),
+            expanded=sum(len(view.known.inner) for view in views),
         )
         choices: list[Choice | None] = []
         share = self.settings.max_step_nodes // max(1, len(views))
@@ -85,13 +91,35 @@ class Controller:
         shared = iter(self._share_out(open_to_choice, load))
         plan = [choice or next(shared) for choice in choices]
         if self._is_baseline(views, plan, prompt_tokens):
-            return [choice if choice.budget is None else Choice(None, Off.BASELINE) for choice in plan]
+            return [
+                Choice(None, Off.BASELINE) if _has_tree(view, choice) else choice
+                for view, choice in zip(views, plan, strict=True)
+            ]
         return plan
 
     def late(self, view: View) -> Choice:
         """Of a request that joins a step already planned: its own tree if it has a seed, else none."""
         choice = self._alone(view, view.max_nodes)
         return Choice(None) if choice is None or view.is_free else choice
+
+    def known_limit(self, mode: SpeculationMode, batch: int, length: int, *, is_free: bool) -> KnownLimit:
+        """What a request may add of candidates that are known, one of ``batch`` requests that decode.
+
+        One more candidate pays if the tokens it is expected to give, over those of the step without it,
+        exceed its share of the step's time.
+        """
+        if mode is SpeculationMode.OFF:
+            return KnownLimit(0, 1.0)
+        if mode is SpeculationMode.FIXED:
+            share = self.settings.max_step_nodes // max(1, batch)
+            return KnownLimit(share if is_free else None, _FIXED_LEAST)
+        costs, batch = (self._costs, batch) if is_free else (self._reference, 1)
+        rows, context = 2 * batch, batch * length
+        step = costs.target_seconds(rows, context) + costs.sample_seconds(batch, batch)
+        more = costs.target_seconds(rows + _KNOWN_GRAIN, context)
+        more += costs.sample_seconds(batch, batch + _KNOWN_GRAIN)
+        price = (more - step) / _KNOWN_GRAIN / step * batch * _KNOWN_TOKENS
+        return KnownLimit(None, max(_LEAST, price))
 
     def keeps_up(self, mode: SpeculationMode, *, is_free: bool) -> bool:
         """Whether the draft should read a prompt along with the target: if trees are likely to follow."""
@@ -104,6 +132,7 @@ class Controller:
         if view.off is not None or view.max_nodes == 0 or view.max_depth == 0:
             return Choice(None, view.off)
         if view.mode is SpeculationMode.FIXED:
+            share = max(0, share - view.known.num_nodes)
             nodes = min(view.max_nodes, share) if view.is_free else view.max_nodes
             return Choice(TreeBudget(nodes, view.max_depth)) if nodes else Choice(None, Off.LOAD)
         return None if view.is_free else self._own(view)
@@ -112,7 +141,13 @@ class Controller:
         """For a request with a seed: the tree it would get alone on the reference machine."""
         history = view.history
         bid = Bid(ladders(view), view.length, _STEADY_CATCH_UP)
-        load = Load(rows=1, context=view.length, sampling=1, tokens=1.0)
+        load = Load(
+            rows=1 + view.known.num_nodes,
+            context=view.length + view.known.num_nodes,
+            sampling=1,
+            tokens=1.0 + view.known.expected_tokens,
+            expanded=len(view.known.inner),
+        )
         plan = choose([bid], load, self._reference, margin=0.0 if history.is_on else _MARGIN)
         rung = plan.rungs[0]
         history.turn(on=rung is not None)
@@ -155,10 +190,14 @@ class Controller:
 
     def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
-        with_trees = [view for view, choice in zip(views, plan, strict=True) if choice.budget is not None]
+        with_trees = [view for view, choice in zip(views, plan, strict=True) if _has_tree(view, choice)]
         if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
             return False
         return self._baseline_probes.is_due(len(views))
+
+
+def _has_tree(view: View, choice: Choice) -> bool:
+    return choice.budget is not None or view.known.num_nodes > 0
 
 
 def _settle(load: Load, view: View, budget: TreeBudget) -> None:

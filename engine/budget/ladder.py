@@ -57,8 +57,13 @@ def levels_of(shape: TreeShape, *, greedy: bool) -> tuple[LevelView, ...]:
 
 
 def ladders(view: View) -> tuple[Ladder, ...]:
-    """Of a request: for every depth up to its own, the trees no deeper than that."""
-    rates = tuple(round(rate * _GRAIN) for rate in view.history.acceptance.rates(view.max_depth))
+    """Of a request: for every depth up to its own, the trees no deeper than that.
+
+    What is drafted counts only where nothing that is known already is kept.
+    """
+    first, *deeper = view.history.acceptance.rates(view.max_depth)
+    first *= 1.0 - view.known.first_chance
+    rates = tuple(round(rate * _GRAIN) for rate in (first, *deeper))
     return _ladders(kind_of(view), view.max_nodes, view.max_depth, rates)
 
 

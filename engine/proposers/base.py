@@ -1,7 +1,8 @@
 """The contract of a proposer, and the trees it grows.
 
-``G`` requests of one shape are grown together; their trees have ``1 + n`` slots each, slot 0 being the
-root (the last committed token), numbered as `TreeShape` says.
+``G`` requests of one shape are grown together; their trees have ``1 + n + t`` slots each, slot 0 being the
+root (the last committed token), numbered as `CandidateTree` says. The number ``t`` of known nodes may
+differ, and tensors have ``S`` slots, as many as the largest tree.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..known_tree import NOTHING_KNOWN, KnownTree
 from ..request import SamplingParams
-from ..tree import TreeShape
+from ..tree import CandidateTree, TreeShape
 from ..verifiers.base import Proposal
 
 
@@ -24,9 +26,10 @@ class DraftItem:
     catch_up: tuple[int, ...]  # committed tokens the draft has still to run, in order
     start: int  # position of the first of them
     kv_start: int  # first KV row of the request
-    shape: TreeShape | None  # None: catch up only
+    shape: TreeShape | None  # what the draft adds to the known nodes; None: catch up only
     sampling: SamplingParams
     uniforms: tuple[float, ...] = ()  # one per child slot of the shape, fresh
+    known: KnownTree = NOTHING_KNOWN
 
     @property
     def root(self) -> int:
@@ -39,7 +42,7 @@ class GrownLevel:
     """The children of one level's expanded nodes, for all ``G`` requests of a group."""
 
     parents: Tensor  # [G, w] int64: slots of the expanded nodes
-    children: Tensor  # [G, w, K] int64: the slot a kept child leads to; equal draws lead to one slot
+    children: Tensor  # [G, w, K] int64: the slot a kept child leads to, or -1; equal draws lead to one slot
     proposal: Proposal  # of the G * w nodes, request by request
 
 
@@ -49,9 +52,13 @@ class GrownGroup:
 
     shape: TreeShape
     members: tuple[int, ...]  # [G] indices into the items given
-    tokens: Tensor  # [G, 1 + n] int64
-    visible: Tensor  # [G, 1 + n, 1 + n] bool: slot j is slot i or an ancestor of it
+    tokens: Tensor  # [G, S] int64
+    visible: Tensor  # [G, S, S] bool: slot j is slot i or an ancestor of it
     levels: tuple[GrownLevel, ...]
+    known: tuple[KnownTree, ...]  # [G]
+
+    def candidates(self, tree: int) -> CandidateTree:
+        return CandidateTree(self.shape, self.known[tree])
 
 
 class Proposer(Protocol):

@@ -20,6 +20,58 @@ class Truncation:
     min_p: Tensor | None = None  # [F] float; 0: off
 
 
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The draft's best tokens at ``F`` nodes, from the most likely down; ``C`` of them."""
+
+    ids: Tensor  # [F, C] int64, the target's
+    weights: Tensor  # [F, C] float64: the draft's law times a factor; 0 where nothing may be proposed
+    law_weights: Tensor  # [F, C] float64: the same after truncation, for draws
+    usable: Tensor  # [F, C] bool: may be a head child; usable ones come first
+    log_law: Tensor  # [F, C] float64: log-probability within these tokens
+
+    def without(self, tokens: Tensor) -> Ranked:
+        """The others first, in their order; ``tokens`` ([F, S] int64, -1: none) may not be proposed."""
+        excluded = (self.ids[:, :, None] == tokens[:, None, :]).any(dim=2)
+        order = excluded.to(torch.uint8).argsort(dim=1, stable=True)
+        kept = ~excluded.gather(1, order)
+        return Ranked(
+            self.ids.gather(1, order),
+            self.weights.gather(1, order) * kept,
+            self.law_weights.gather(1, order) * kept,
+            self.usable.gather(1, order) & kept,
+            self.log_law.gather(1, order),
+        )
+
+    def log_probs(self, tokens: Tensor) -> Tensor:
+        """Of ``tokens`` [F, S]: [F, S] float64, -inf for those that are not among these."""
+        equal = self.ids[:, :, None] == tokens[:, None, :]
+        return torch.where(equal, self.log_law[:, :, None], -torch.inf).amax(dim=1)
+
+
+def rank(
+    draft_logits: Tensor,
+    temperature: Tensor,
+    num_tokens: int,
+    vocab_ids: Tensor | None = None,
+    truncation: Truncation | None = None,
+) -> Ranked:
+    """The ``num_tokens`` best tokens of ``F`` nodes, or all there are. See `propose` for the rest."""
+    best, ids = draft_logits.topk(min(draft_logits.shape[1], num_tokens), dim=1)
+    best = best.double()
+    usable = best > -torch.inf
+    usable &= best[:, :1].isfinite()  # NaN sorts first
+    scaled = (best - best[:, :1]) / torch.where(temperature <= 0, 1.0, temperature.double())[:, None]
+    weights = torch.where(usable, scaled.exp(), 0.0)
+    return Ranked(
+        ids if vocab_ids is None else vocab_ids[ids],
+        weights,
+        weights if truncation is None else weights * _kept(weights, truncation),
+        usable,
+        (weights / weights.sum(dim=1, keepdim=True)).log(),
+    )
+
+
 def propose(
     draft_logits: Tensor,
     temperature: Tensor,
@@ -50,25 +102,34 @@ def propose(
     Returns the proposal and [F, K] float64, each child's log-probability in the draft's law over its
     ``K + M`` best tokens, for scoring trees; -inf in inert slots.
     """
+    ranked = rank(draft_logits, temperature, num_slots + num_tail_tokens, vocab_ids, truncation)
+    return propose_ranked(
+        ranked, temperature, num_head, num_tail, num_slots, num_tail_tokens, uniforms, max_tail, drawing
+    )
+
+
+def propose_ranked(
+    ranked: Ranked,
+    temperature: Tensor,
+    num_head: Tensor,
+    num_tail: Tensor,
+    num_slots: int,
+    num_tail_tokens: int,
+    uniforms: Tensor,
+    max_tail: int | None = None,
+    drawing: Drawing = Drawing.HEAD_AND_TAIL,
+) -> tuple[Proposal, Tensor]:
+    """`propose`, from tokens that are ranked already."""
+    ids = ranked.ids
     greedy = temperature <= 0
     num_head = torch.where(greedy, num_head + num_tail, num_head)
     num_tail = torch.where(greedy, 0, num_tail)
+    num_head = torch.minimum(num_head, ranked.usable.sum(dim=1))
 
-    best, ids = draft_logits.topk(min(draft_logits.shape[1], num_slots + num_tail_tokens), dim=1)
-    best = best.double()
-    usable = best > -torch.inf
-    usable &= best[:, :1].isfinite()  # NaN sorts first
-    num_head = torch.minimum(num_head, usable.sum(dim=1))
-    scaled = (best - best[:, :1]) / torch.where(greedy, 1.0, temperature.double())[:, None]
-    weights = torch.where(usable, scaled.exp(), 0.0)
-    if vocab_ids is not None:
-        ids = vocab_ids[ids]
-
-    law_weights = weights if truncation is None else weights * _kept(weights, truncation)
-    rank = torch.arange(num_tail_tokens, device=ids.device) + num_head[:, None]
-    in_range = (rank < ids.shape[1]) & (num_tail > 0)[:, None]
-    rank = rank.clamp(max=ids.shape[1] - 1)
-    tail = torch.where(in_range, law_weights.gather(1, rank), 0.0)
+    place = torch.arange(num_tail_tokens, device=ids.device) + num_head[:, None]
+    in_range = (place < ids.shape[1]) & (num_tail > 0)[:, None]
+    place = place.clamp(max=ids.shape[1] - 1)
+    tail = torch.where(in_range, ranked.law_weights.gather(1, place), 0.0)
     total = tail.sum(dim=1, keepdim=True)
     tail_probs = torch.where(total > 0, tail / total, 0.0)
     num_tail = torch.where(total[:, 0] > 0, num_tail, 0)
@@ -81,21 +142,20 @@ def propose(
     in_tail = ~in_head & (slot < (num_head + num_tail)[:, None])
     index = _draw_distinct(tail_probs, uniforms, in_tail) if distinct else _draw_slots(tail_probs, uniforms)
     index = torch.where(in_tail, index, 0)
-    head_rank = slot.clamp(max=ids.shape[1] - 1).expand_as(index)
-    child_rank = torch.where(in_tail, rank.gather(1, index), head_rank) if num_tail_tokens else head_rank
+    head_place = slot.clamp(max=ids.shape[1] - 1).expand_as(index)
+    child_place = torch.where(in_tail, place.gather(1, index), head_place) if num_tail_tokens else head_place
     active = in_head | in_tail
-    log_law = (weights / weights.sum(dim=1, keepdim=True)).log()
     proposal = Proposal(
-        tokens=torch.where(active, ids.gather(1, child_rank), -1),
+        tokens=torch.where(active, ids.gather(1, child_place), -1),
         num_head=num_head,
         num_tail=num_tail,
-        tail_ids=ids.gather(1, rank),
+        tail_ids=ids.gather(1, place),
         tail_probs=tail_probs,
         tail_index=index,
         max_tail=max_tail,
         drawings=frozenset({drawing}),
     )
-    return proposal, torch.where(active, log_law.gather(1, child_rank), -torch.inf)
+    return proposal, torch.where(active, ranked.log_law.gather(1, child_place), -torch.inf)
 
 
 def _draw_slots(tail_probs: Tensor, uniforms: Tensor) -> Tensor:

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from resispec.models.base import Segment, StepInputs, StepModel
 
-from ..request import SamplingParams
-from ..tree import Level, TreeShape
-from .base import DraftItem, GrownGroup, GrownLevel
-from .children import Truncation, propose
+from ..tree import TreeShape
+from .base import DraftItem, GrownGroup
+from .growing import GrowingTrees
 
 _CATCH_UP_TOKENS = 1024  # of one forward: its masks take memory in proportion to tokens times context
-TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
 
 
 class DraftProposer:
@@ -38,7 +36,7 @@ class DraftProposer:
         if not items:
             return ()
         shapes = dict.fromkeys(item.shape for item in items if item.shape is not None)
-        trees = [_Growing(shape, items, self._device) for shape in shapes]
+        trees = [GrowingTrees(shape, items, self._device) for shape in shapes]
         logits, hidden = self._catch_up(self._shorten(items))
         offset = 0
         for tree in trees:
@@ -106,7 +104,7 @@ class DraftProposer:
         )
         return outputs.logits, outputs.hidden[wanted] if self._draft.needs_hidden else None
 
-    def _run_level(self, trees: list[_Growing]) -> None:
+    def _run_level(self, trees: list[GrowingTrees]) -> None:
         """Run the draft over the nodes about to be expanded, of all trees together."""
         if not trees:
             return
@@ -138,137 +136,3 @@ class DraftProposer:
                 outputs.logits[offset:end], outputs.hidden[offset:end] if self._draft.needs_hidden else None
             )
             offset = end
-
-
-class _FrontierInputs:
-    """Inputs of a group's expanded nodes, flat, request by request."""
-
-    def __init__(self, token_ids: Tensor, positions: Tensor, rows: Tensor, masks: list[Tensor]) -> None:
-        self.token_ids = token_ids  # [G * w] int64
-        self.positions = positions  # [G * w] int64
-        self.rows = rows  # [G * w] int64
-        self.masks = masks  # G of [w, kv length] bool
-
-
-class _Growing:
-    """The half-grown trees of one shape."""
-
-    def __init__(self, shape: TreeShape, items: SequenceOf[DraftItem], device: torch.device) -> None:
-        self.shape = shape
-        self.members = tuple(i for i, item in enumerate(items) if item.shape == shape)
-        self.items = [items[i] for i in self.members]
-        self.size = size = len(self.members)
-        slots = 1 + shape.num_nodes
-        self.tokens = torch.zeros(size, slots, dtype=torch.long, device=device)
-        self.tokens[:, 0] = torch.tensor([item.catch_up[-1] for item in self.items], device=device)
-        self.visible = torch.eye(slots, dtype=torch.bool, device=device).repeat(size, 1, 1)
-        self.scores = torch.zeros(size, slots, dtype=torch.float64, device=device)
-        self.frontier = torch.zeros(size, 1, dtype=torch.long, device=device)
-        self.temperature = torch.tensor(
-            [item.sampling.temperature for item in self.items], dtype=torch.float64, device=device
-        )
-        self.uniforms = torch.tensor(
-            [item.uniforms for item in self.items], dtype=torch.float64, device=device
-        )
-        self.roots = torch.tensor([item.root for item in self.items], device=device)
-        self.kv_starts = torch.tensor([item.kv_start for item in self.items], device=device)
-        self.levels: list[GrownLevel] = []
-        self.logits: Tensor | None = None  # [G * w, Vd] of the frontier
-        self.states: Tensor | None = None  # [G, 1 + n, H] of a head, where it has run
-
-    def take(self, logits: Tensor, states: Tensor | None) -> None:
-        """The draft's outputs at the frontier: [G * w, Vd] and, for a head, [G * w, H]."""
-        self.logits = logits
-        if states is not None:
-            if self.states is None:
-                slots = 1 + self.shape.num_nodes
-                self.states = states.new_zeros(self.size, slots, states.shape[-1])
-            index = self.frontier[..., None].expand(-1, -1, states.shape[-1])
-            self.states.scatter_(1, index, states.view(self.size, -1, states.shape[-1]))
-
-    def add_level(self, depth: int, num_ids: int, vocab_ids: Tensor | None) -> None:
-        """Draw the children of the frontier and choose the next frontier among them."""
-        level, first = self.shape.levels[depth], self.shape.first_slots[depth]
-        assert self.logits is not None
-        width, per_node = level.expand, level.num_children
-        uniforms = self.uniforms[:, first - 1 : first - 1 + level.num_nodes].reshape(-1, per_node)
-        repeated = self.temperature.repeat_interleave(width)
-        proposal, log_probs = propose(
-            self.logits if vocab_ids is not None else self.logits[:, :num_ids],
-            temperature=repeated,
-            num_head=torch.full_like(repeated, level.num_head, dtype=torch.long),
-            num_tail=torch.full_like(repeated, level.num_tail, dtype=torch.long),
-            num_slots=per_node,
-            num_tail_tokens=TAIL_TOKENS if level.num_tail else 0,
-            uniforms=uniforms,
-            vocab_ids=vocab_ids,
-            truncation=_truncation([item.sampling for item in self.items], width, self.tokens.device),
-            max_tail=level.num_tail,
-            drawing=self.shape.drawing,
-        )
-        slots = torch.arange(first, first + level.num_nodes, device=self.tokens.device)
-        tokens = proposal.tokens.view(self.size, level.num_nodes)
-        # A slot that stayed empty (no tail left to draw from) is verified as some token, never kept.
-        self.tokens[:, slots] = tokens.clamp_min(0)
-        parents = self.frontier.repeat_interleave(per_node, dim=1)  # [G, w * K]
-        own = self.visible[:, slots]
-        inherited = self.visible.gather(1, parents[..., None].expand(-1, -1, own.shape[-1]))
-        self.visible[:, slots] = own | inherited
-        scores = self.scores.gather(1, parents) + log_probs.view(self.size, -1)
-        equal = proposal.tokens[:, :, None] == proposal.tokens[:, None, :]
-        earliest = equal.to(torch.uint8).argmax(dim=2)  # [G * w, K]: the first slot with the same token
-        repeat = (earliest < torch.arange(per_node, device=earliest.device)).view(self.size, -1)
-        scores = scores.masked_fill(repeat | (tokens < 0), float("-inf"))
-        self.scores[:, slots] = scores
-        children = slots.view(1, width, per_node).expand(self.size, -1, -1)
-        if self.shape.shares_nodes:
-            children = children.gather(2, earliest.view(self.size, width, per_node))
-        self.levels.append(GrownLevel(self.frontier, children, proposal))
-        if depth + 1 < self.shape.depth:
-            self.frontier = first + scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices
-
-    def frontier_inputs(self) -> _FrontierInputs:
-        depth = len(self.levels)
-        width = self.frontier.shape[1]
-        slots = self.shape.first_slots[depth] if depth < self.shape.depth else 1 + self.shape.num_nodes
-        visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))[
-            ..., :slots
-        ]
-        masks = [
-            torch.cat([visible.new_ones(width, item.root), visible[i]], dim=1)
-            for i, item in enumerate(self.items)
-        ]
-        return _FrontierInputs(
-            token_ids=self.tokens.gather(1, self.frontier).flatten(),
-            positions=(self.roots + depth).repeat_interleave(width),
-            rows=(self.kv_starts[:, None] + self.roots[:, None] + self.frontier).flatten(),
-            masks=masks,
-        )
-
-    def parent_hidden(self) -> Tensor:
-        """A head's own states of the frontier's parents: [G * w, H]."""
-        assert self.states is not None
-        parents = self._parents_of_frontier()
-        index = parents[..., None].expand(-1, -1, self.states.shape[-1])
-        return self.states.gather(1, index).flatten(0, 1)
-
-    def _parents_of_frontier(self) -> Tensor:
-        level: Level = self.shape.levels[len(self.levels) - 1]
-        first = self.shape.first_slots[len(self.levels) - 1]
-        position = torch.div(self.frontier - first, level.num_children, rounding_mode="floor")
-        return self.levels[-1].parents.gather(1, position)
-
-    def finish(self) -> GrownGroup:
-        return GrownGroup(self.shape, self.members, self.tokens, self.visible, tuple(self.levels))
-
-
-def _truncation(sampling: SequenceOf[SamplingParams], width: int, device: torch.device) -> Truncation | None:
-    """The requests' own truncation, ``width`` rows each: what the target excludes is drafted in vain."""
-    if all(params.top_k == 0 and params.top_p == 1 and params.min_p == 0 for params in sampling):
-        return None
-    repeated = [params for params in sampling for _ in range(width)]
-    return Truncation(
-        top_k=torch.tensor([params.top_k for params in repeated], device=device),
-        top_p=torch.tensor([params.top_p for params in repeated], dtype=torch.float64, device=device),
-        min_p=torch.tensor([params.min_p for params in repeated], dtype=torch.float64, device=device),
-    )

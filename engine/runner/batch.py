@@ -1,9 +1,9 @@
 """One forward of the target: prompt chunks, single tokens and candidate trees, packed together.
 
 Tokens are laid out item by item for those without a tree, then tree by tree, group by group; a tree
-takes ``1 + n`` tokens, its slots in order. The rows of the logits are the *nodes* of the step: the last
-token of each item that samples without a tree, then all slots of all trees. Behind them come, item by
-item, the prompt positions whose logits are wanted only to score the next token of the prompt.
+takes ``1 + n + t`` tokens, its slots in order. The rows of the logits are the *nodes* of the step: the
+last token of each item that samples without a tree, then all slots of all trees. Behind them come, item
+by item, the prompt positions whose logits are wanted only to score the next token of the prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class TargetBatch:
     owners: tuple[int, ...]  # [R] items that sample, in the order of `roots`
     roots: tuple[int, ...]  # [R] node of each one's root
     node_owner: tuple[int, ...]  # [nodes] index into `owners`
-    group_nodes: tuple[int, ...]  # first node of each group's first tree
     group_owners: tuple[int, ...]  # index into `owners` of each group's first tree
     path: Tensor  # [nodes, D] int64: draft tokens on the way to a node, itself included; -1: none
 
@@ -65,17 +64,16 @@ def build_target_batch(
     roots = list(range(num_plain))
     node_owner = list(roots)
     start = len(ids)
-    group_nodes: list[int] = []
     group_owners: list[int] = []
     for group, members in zip(groups, group_items, strict=True):
-        slots = 1 + group.shape.num_nodes
-        depths = _depths(group)
-        group_nodes.append(len(node_owner))
         group_owners.append(len(owners))
         for tree, index in enumerate(members):
             root = items[index].sequence.target_rows
+            depths = _depths(group, tree)
+            slots = len(depths)
             kv_start = _kv_start(items[index])
-            mask = torch.cat([group.visible.new_ones(slots, root), group.visible[tree]], dim=1)
+            visible = group.visible[tree, :slots, :slots]
+            mask = torch.cat([visible.new_ones(slots, root), visible], dim=1)
             segments.append(Segment(start, slots, kv_start, root + slots, mask))
             positions += [root + depth for depth in depths]
             rows += range(kv_start + root, kv_start + root + slots)
@@ -83,7 +81,7 @@ def build_target_batch(
             node_owner += [len(owners)] * slots
             owners.append(index)
             start += slots
-    trees = [group.tokens.flatten() for group in groups]
+    trees = [_real_slots(group, group.tokens) for group in groups]
     wanted += [*range(len(ids), start), *scored]
     inputs = StepInputs(
         token_ids=torch.cat([torch.tensor(ids, dtype=torch.long, device=device), *trees]),
@@ -97,7 +95,6 @@ def build_target_batch(
         tuple(owners),
         tuple(roots),
         tuple(node_owner),
-        tuple(group_nodes),
         tuple(group_owners),
         _paths(num_plain, groups, device),
     )
@@ -108,18 +105,26 @@ def _kv_start(item: PlannedSequence) -> int:
     return item.sequence.entry.extent.start
 
 
-def _depths(group: GrownGroup) -> list[int]:
+def _depths(group: GrownGroup, tree: int) -> list[int]:
     """The depth of every slot; the root's is 0."""
     depths = [0]
     for depth, level in enumerate(group.shape.levels, start=1):
         depths += [depth] * level.num_nodes
-    return depths
+    return [*depths, *group.known[tree].depths[1:]]
+
+
+def _real_slots(group: GrownGroup, values: Tensor) -> Tensor:
+    """[G, S, ...] -> the slots that each tree has, tree by tree."""
+    sizes = [1 + group.candidates(tree).num_nodes for tree in range(len(group.members))]
+    if min(sizes) == values.shape[1]:
+        return values.flatten(0, 1)
+    return torch.cat([values[tree, :size] for tree, size in enumerate(sizes)])
 
 
 def _paths(num_plain: int, groups: SequenceOf[GrownGroup], device: torch.device) -> Tensor:
-    width = max((group.shape.num_nodes for group in groups), default=0)
+    width = max((group.tokens.shape[1] - 1 for group in groups), default=0)
     parts = [torch.full((num_plain, width), -1, dtype=torch.long, device=device)]
     for group in groups:
-        drafted = torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1).flatten(0, 1)
+        drafted = _real_slots(group, torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1))
         parts.append(torch.nn.functional.pad(drafted, (0, width - drafted.shape[1]), value=-1))
     return torch.cat(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,10 +11,20 @@ from torch.nn.functional import pad
 
 from ..drawing import Drawing
 from ..proposers.base import GrownGroup
-from ..tree import TreeShape
+from ..tree import CandidateTree
 from ..verifiers.base import Links, Proposal
 from ..verifiers.walk import Topology
 from .batch import TargetBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row's node is, and how its children were made."""
+
+    tree: CandidateTree
+    depth: int
+    drawing: Drawing
+    even: bool  # see `Links`
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +36,11 @@ class Candidates:
     nodes: Tensor  # [E] int64: the node each row belongs to
     owners: tuple[int, ...]  # [E] index into the batch's owners
     test_slots: tuple[tuple[int, int, int], ...]  # [E] (owner, first uniform, how many) of each row
-    places: tuple[tuple[TreeShape, int], ...]  # [E] shape of the row's tree, and depth of its node
+    places: tuple[Place, ...]  # [E]
 
     def drawings(self, rows: SequenceOf[int]) -> frozenset[Drawing]:
         """How the children of some rows were drawn."""
-        return frozenset(self.places[row][0].drawing for row in rows)
+        return frozenset(self.places[row].drawing for row in rows)
 
     def links(self, rows: SequenceOf[int]) -> Links:
         """Of whole trees that ``rows`` hold all expanded nodes of, ascending; numbered as in ``rows``."""
@@ -43,51 +53,124 @@ class Candidates:
         leaf = (child_node < 0) | (child_row < 0)
         levels: dict[int, list[int]] = {}
         for place, row in enumerate(rows):
-            levels.setdefault(self.places[row][1], []).append(place)
-        even = [shape.is_even(depth) for shape, depth in (self.places[row] for row in rows)]
+            levels.setdefault(self.places[row].depth, []).append(place)
         return Links(
             torch.where(leaf, -1, number[child_row.clamp(min=0)]),
             tuple(torch.tensor(levels[depth], device=device) for depth in sorted(levels)),
-            torch.tensor(even, dtype=torch.bool, device=device),
+            torch.tensor([self.places[row].even for row in rows], dtype=torch.bool, device=device),
         )
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows in the making."""
+
+    proposals: list[Proposal] = field(default_factory=list)
+    nodes: list[Tensor] = field(default_factory=list)
+    children: list[Tensor] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    tests: list[tuple[int, int, int]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
 
 def gather_candidates(
     batch: TargetBatch, groups: SequenceOf[GrownGroup], device: torch.device
 ) -> Candidates | None:
-    """None when no request has a tree."""
+    """None when no request has a tree.
+
+    A known node that the draft expands as well has two rows. The one with the draft's children counts;
+    nothing leads to the other, which has none.
+    """
     if not groups:
         return None
-    num_slots = max(level.num_children for group in groups for level in group.shape.levels)
-    num_law = max(level.proposal.tail_ids.shape[1] for group in groups for level in group.levels)
-    proposals: list[Proposal] = []
-    nodes: list[Tensor] = []
-    children: list[Tensor] = []
-    owners: list[int] = []
-    tests: list[tuple[int, int, int]] = []
-    places: list[tuple[TreeShape, int]] = []
-    for group, first_node, first_owner in zip(groups, batch.group_nodes, batch.group_owners, strict=True):
-        size, slots = group.tokens.shape
-        base = first_node + slots * torch.arange(size, device=device)
-        offset = 0
-        for depth, (level, grown) in enumerate(zip(group.shape.levels, group.levels, strict=True)):
-            proposals.append(_widen(grown.proposal, num_slots, num_law))
-            nodes.append((base[:, None] + grown.parents).flatten())
-            flat = (base[:, None, None] + grown.children).flatten(0, 1)
-            children.append(pad(flat, (0, num_slots - level.num_children), value=-1))
-            for tree in range(size):
-                for node in range(level.expand):
-                    owners.append(first_owner + tree)
-                    tests.append((first_owner + tree, offset + node * level.num_children, level.num_children))
-            places += [(group.shape, depth)] * (size * level.expand)
-            offset += level.num_nodes
-    expanded = torch.cat(nodes)
+    rows = _Rows()
+    for group, first_owner in zip(groups, batch.group_owners, strict=True):
+        _add_drafted(rows, group, batch.roots, first_owner)
+    num_drafted = len(rows.owners)
+    for group, first_owner in zip(groups, batch.group_owners, strict=True):
+        _add_known(rows, group, batch.roots, first_owner)
+    num_slots = max(proposal.tokens.shape[1] for proposal in rows.proposals)
+    num_law = max(proposal.tail_ids.shape[1] for proposal in rows.proposals)
+    proposal = _concatenate([_widen(part, num_slots, num_law) for part in rows.proposals])
+    children = torch.cat([pad(part, (0, num_slots - part.shape[1]), value=-1) for part in rows.children])
+    expanded = torch.cat(rows.nodes)
+    number = torch.arange(expanded.shape[0], device=device)
     row = torch.full((len(batch.node_owner),), -1, dtype=torch.long, device=device)
-    row[expanded] = torch.arange(expanded.shape[0], device=device)
-    topology = Topology(
-        child_node=torch.cat(children), expanded_row=row, root=torch.tensor(batch.roots, device=device)
+    row[expanded[num_drafted:]] = number[num_drafted:]
+    row[expanded[:num_drafted]] = number[:num_drafted]
+    if 0 < num_drafted < len(rows.owners):
+        counts = row[expanded] == number
+        children = torch.where(counts[:, None], children, -1)
+        proposal = replace(
+            proposal,
+            tokens=torch.where(counts[:, None], proposal.tokens, -1),
+            num_head=proposal.num_head * counts,
+            num_tail=proposal.num_tail * counts,
+        )
+    topology = Topology(children, row, root=torch.tensor(batch.roots, device=device))
+    return Candidates(proposal, topology, expanded, tuple(rows.owners), tuple(rows.tests), tuple(rows.places))
+
+
+def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> None:
+    """The nodes that the draft has expanded, level by level, request by request."""
+    size = len(group.members)
+    base = torch.tensor(roots[first_owner : first_owner + size], device=group.tokens.device)
+    trees = [group.candidates(tree) for tree in range(size)]
+    firsts = [0] * size
+    for depth, (level, grown) in enumerate(zip(group.shape.levels, group.levels, strict=True)):
+        rows.proposals.append(grown.proposal)
+        rows.nodes.append((base[:, None] + grown.parents).flatten())
+        child = torch.where(grown.children < 0, -1, base[:, None, None] + grown.children)
+        rows.children.append(child.flatten(0, 1))
+        (drawing,) = grown.proposal.drawings
+        for tree, candidates in enumerate(trees):
+            owner, count = first_owner + tree, candidates.row_size(depth)
+            rows.owners += [owner] * level.expand
+            rows.tests += [(owner, firsts[tree] + node * count, count) for node in range(level.expand)]
+            rows.places += [Place(candidates, depth, drawing, candidates.is_even(depth))] * level.expand
+            firsts[tree] += level.expand * count
+
+
+def _add_known(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> None:
+    """The known nodes with known children."""
+    nodes: list[int] = []
+    tokens: list[list[int]] = []
+    children: list[list[int]] = []
+    width = max(tree.max_children for tree in group.known)
+    for index, known in enumerate(group.known):
+        owner = first_owner + index
+        candidates = group.candidates(index)
+        first = candidates.num_tests - known.num_nodes
+        offset = roots[owner] + group.shape.num_nodes  # of known node 0, were it not the root
+        for node in known.inner:
+            below = known.children[node]
+            empty = [-1] * (width - len(below))
+            nodes.append(roots[owner] if node == 0 else offset + node)
+            tokens.append([known.tokens[child - 1] for child in below] + empty)
+            children.append([offset + child for child in below] + empty)
+            rows.owners.append(owner)
+            rows.tests.append((owner, first, len(below)))
+            rows.places.append(Place(candidates, known.depths[node], Drawing.HEAD, True))
+            first += len(below)
+    if not nodes:
+        return
+    device = group.tokens.device
+    children_tensor = torch.tensor(children, device=device)
+    count = (children_tensor >= 0).sum(dim=1)
+    rows.nodes.append(torch.tensor(nodes, device=device))
+    rows.children.append(children_tensor)
+    rows.proposals.append(
+        Proposal(
+            torch.tensor(tokens, device=device),
+            num_head=count,
+            num_tail=torch.zeros_like(count),
+            tail_ids=count.new_zeros(len(nodes), 0),
+            tail_probs=torch.zeros(len(nodes), 0, dtype=torch.float64, device=device),
+            tail_index=torch.zeros_like(children_tensor),
+            max_tail=0,
+            drawings=frozenset({Drawing.HEAD}),
+        )
     )
-    return Candidates(_concatenate(proposals), topology, expanded, tuple(owners), tuple(tests), tuple(places))
 
 
 def _widen(proposal: Proposal, num_slots: int, num_law: int) -> Proposal:

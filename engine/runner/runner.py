@@ -15,9 +15,11 @@ from resispec.models.kv import KVMemory
 
 from ..cost.feed import feed_draft, feed_target
 from ..cost.table import CostTable
+from ..known_tree import NOTHING_KNOWN
 from ..kv.extents import Extent, Move
 from ..outputs import TokenLogprobs
 from ..proposers.base import DraftItem, GrownGroup, Proposer
+from ..proposers.known import KnownOnly, grow_known
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
 from ..sequence import Sequence
@@ -101,7 +103,7 @@ class Runner:
         if batch.owners:
             candidates = gather_candidates(batch, groups, self._device)
             owners = self._owners([items[index] for index in batch.owners])
-            depth = max((group.shape.depth for group in groups), default=0)
+            depth = max((item.tree.depth for item in items if item.tree is not None), default=0)
             verification = Verification(owners, self._num_ids, self._eos, self._device)
             for index, outcome in zip(
                 batch.owners, verification.run(logits, batch, candidates, depth), strict=True
@@ -145,32 +147,35 @@ class Runner:
     def _draft(
         self, items: SequenceOf[PlannedSequence]
     ) -> tuple[list[DraftItem], tuple[GrownGroup, ...], list[list[int]]]:
-        """Grow the trees: what was asked for, the groups, and which item each tree of a group is for."""
-        if self._proposer is None:
-            return [], (), []
-        drafting = [index for index, item in enumerate(items) if item.shape is not None or item.catch_up]
-        blocks = self._blocks([items[index] for index in drafting], Stream.DRAFT)
-        drafts: list[DraftItem] = []
-        for index, uniforms in zip(drafting, blocks, strict=True):
-            item, sequence = items[index], items[index].sequence
-            assert sequence.entry is not None
-            # Without a tree it only catches up, with what the target has run at the most.
-            stop = len(sequence.token_ids) if item.shape else sequence.draft_rows + item.catch_up
-            drafts.append(
-                DraftItem(
-                    tuple(sequence.token_ids[sequence.draft_rows : stop]),
-                    sequence.draft_rows,
-                    sequence.entry.extent.start,
-                    item.shape,
-                    sequence.request.sampling,
-                    tuple(uniforms.tolist()),
-                )
-            )
-        groups = self._proposer.grow(drafts)
-        return drafts, groups, [[drafting[member] for member in group.members] for group in groups]
+        """Grow the trees: what the draft ran for, the groups, and the item of each tree of a group."""
+        indices = [index for index, item in enumerate(items) if item.tree is not None or item.catch_up]
+        blocks = self._blocks(
+            [items[index] for index in indices],
+            Stream.DRAFT,
+            [shape.num_nodes if (shape := items[index].shape) else 0 for index in indices],
+        )
+        drafting: list[tuple[int, DraftItem]] = []
+        known: list[KnownOnly] = []
+        for index, uniforms in zip(indices, blocks, strict=True):
+            item = items[index]
+            if item.shape is not None or item.catch_up:
+                drafting.append((index, _draft_item(item, tuple(uniforms.tolist()))))
+            if item.shape is None and item.tree is not None:
+                known.append(KnownOnly(index, item.sequence.token_ids[-1], item.tree.known))
+        drafts = [item for _, item in drafting]
+        groups: tuple[GrownGroup, ...] = ()
+        if self._proposer is not None and drafts:
+            groups = self._proposer.grow(drafts)
+        members = [[drafting[member][0] for member in group.members] for group in groups]
+        if known:
+            group = grow_known(known, self._device)
+            groups, members = (*groups, group), [*members, list(group.members)]
+        return drafts, groups, members
 
     def _owners(self, items: SequenceOf[PlannedSequence]) -> list[Owner]:
-        tests = self._blocks(items, Stream.VERIFY)
+        tests = self._blocks(
+            items, Stream.VERIFY, [item.tree.num_tests if item.tree else 0 for item in items]
+        )
         keys = [item.sequence.key for item in items]
         final = self._uniforms.block(keys, Stream.FINAL, [len(i.sequence.token_ids) for i in items], 1)
         return [
@@ -183,15 +188,32 @@ class Runner:
                 float(last[0]),
                 item.sequence.request.speculation.trace,
                 item.sequence.constraint,
+                item.sequence.sources.wants_tops,
             )
             for item, block, last in zip(items, tests, final, strict=True)
         ]
 
-    def _blocks(self, items: SequenceOf[PlannedSequence], stream: Stream) -> list[NDArray[np.float64]]:
-        """Fresh uniforms for every item, one a child slot of its tree."""
+    def _blocks(
+        self, items: SequenceOf[PlannedSequence], stream: Stream, counts: SequenceOf[int]
+    ) -> list[NDArray[np.float64]]:
+        """So many fresh uniforms for every item."""
         return [
-            self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], item.num_nodes)[
-                0
-            ]
-            for item in items
+            self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], count)[0]
+            for item, count in zip(items, counts, strict=True)
         ]
+
+
+def _draft_item(item: PlannedSequence, uniforms: tuple[float, ...]) -> DraftItem:
+    sequence = item.sequence
+    assert sequence.entry is not None
+    # Without a tree of its own it only catches up, with what the target has run at the most.
+    stop = len(sequence.token_ids) if item.shape else sequence.draft_rows + item.catch_up
+    return DraftItem(
+        tuple(sequence.token_ids[sequence.draft_rows : stop]),
+        sequence.draft_rows,
+        sequence.entry.extent.start,
+        item.shape,
+        sequence.request.sampling,
+        uniforms,
+        item.tree.known if item.tree else NOTHING_KNOWN,
+    )

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..sampling.draw import Draw
 from ..text_decoder import TextDecoder
 from ..trace import BONUS, CORRECTION, HEAD, TAIL, TARGET, StepTrace, TraceCandidate, TraceToken
+from ..tree import CandidateTree
 from ..verifiers.base import Decision, TargetLaw
 from ..verifiers.explain import explain
 from ..verifiers.table import VERIFIERS
@@ -129,8 +130,9 @@ def _children(
     links = torch.stack([proposal.tokens, topology, tests.turn, chosen.long()], dim=2).tolist()
     children: dict[int, list[_Child]] = {}
     nodes, num_head = trees.candidates.nodes[index].tolist(), proposal.num_head.tolist()
+    tree = trees.candidates.places[rows[0]].tree
     for row, node in enumerate(nodes):
-        children[node] = []
+        children.setdefault(node, [])
         for child, (token, below, turn, taken) in enumerate(links[row]):
             if token < 0:
                 continue
@@ -141,7 +143,7 @@ def _children(
                 depth=0,
                 child=child,
                 token_id=token,
-                origin=HEAD if child < num_head[row] else TAIL,
+                origin=_origin(below - root, is_head=child < num_head[row], tree=tree),
                 p=p_here,
                 q=_number(q_here),
                 accept=accept,
@@ -152,6 +154,12 @@ def _children(
             )
             children[node].append(_Child(candidate, below, turn, bool(taken)))
     return children
+
+
+def _origin(slot: int, *, is_head: bool, tree: CandidateTree) -> str:
+    if tree.known_node(slot):
+        return tree.source_of(slot)
+    return HEAD if is_head else TAIL
 
 
 def _number(value: float) -> float | None:

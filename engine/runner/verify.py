@@ -22,6 +22,7 @@ from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, target_law
+from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
 from ..verifiers.table import VERIFIERS
@@ -30,6 +31,7 @@ from .batch import TargetBatch
 from .candidates import Candidates
 from .logprobs import measure_walks, unpack_walk
 from .masks import NodeMasks, node_masks
+from .tops import measure_tops, unpack_tops
 from .trace import Ends, Trees, trace_request
 
 
@@ -41,7 +43,7 @@ class Owner:
     verifier: str
     token_ids: SequenceOf[int]  # prompt and committed output
     num_prompt: int
-    tests: NDArray[np.float64]  # uniforms, one per child slot of its tree
+    tests: NDArray[np.float64]  # uniforms, see `CandidateTree.num_tests`
     final: float  # uniform of the last token
 
     @property
@@ -50,6 +52,7 @@ class Owner:
 
     traced: bool = False
     constraint: Constraint | None = None
+    wants_tops: bool = False  # the target's top tokens at its nodes are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Outcome:
     bad: bool  # the target's logits were not numbers; the tokens mean nothing
     trace: StepTrace | None = None  # where it was asked for
     logprobs: tuple[TokenLogprobs, ...] = ()  # of `tokens`, if the request asked for them
+    tops: tuple[TopTokens, ...] = ()  # of all nodes, kept or not, if the request's sources want them
 
 
 class Verification:
@@ -104,7 +108,16 @@ class Verification:
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
-        outcomes = self._read(result, self._measure(logits, roots, end, kept, last.tokens))
+        observed = [node for node, owner in enumerate(batch.node_owner) if self._owners[owner].wants_tops]
+        tops = measure_tops(logits, self._tokens(batch), observed) if observed else None
+        logprobs = self._measure(logits, roots, end, kept, last.tokens)
+        rows, scores, top_rows = self._read(result, logprobs, tops)
+        outcomes = [_outcome(row, end.path.shape[1]) for row in rows]
+        if logprobs is not None:
+            outcomes = self._with_logprobs(outcomes, scores, end.path.shape[1])
+        if tops is not None:
+            by_owner = unpack_tops([batch.node_owner[node] for node in observed], top_rows)
+            outcomes = [replace(outcome, tops=by_owner.get(i, ())) for i, outcome in enumerate(outcomes)]
         if any(owner.traced for owner in self._owners):
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
         return outcomes
@@ -129,22 +142,28 @@ class Verification:
         tokens.scatter_(1, end.num_kept[:, None], last[:, None])
         return measure_walks(logits, torch.cat([roots[:, None], end.path], dim=1), tokens, wanted)
 
-    def _read(self, result: Tensor, logprobs: Tensor | None) -> list[Outcome]:
-        """Bring everything to the host at once."""
-        depth = (result.shape[1] - 4) // 2
-        if logprobs is None:
-            return [_outcome(row, depth) for row in result.tolist()]
-        together = torch.cat([result.flatten().double(), logprobs.flatten()]).cpu()
-        rows = together[: result.numel()].view(result.shape).long().tolist()
-        measured = iter(together[result.numel() :].view(-1, depth + 1, logprobs.shape[1]).tolist())
-        outcomes = []
-        for row, owner in zip(rows, self._owners, strict=True):
-            outcome = _outcome(row, depth)
+    def _read(self, *parts: Tensor | None) -> list[list[list[float]]]:
+        """Bring tensors of numbers to the host, all in one transfer; token ids are exact in float64."""
+        present = [part for part in parts if part is not None]
+        if len(present) == 1:
+            values = [present[0].tolist()]
+        else:
+            together = torch.cat([part.flatten().double() for part in present]).cpu()
+            pieces = together.split([part.numel() for part in present])
+            values = [piece.view(part.shape).tolist() for piece, part in zip(pieces, present, strict=True)]
+        read = iter(values)
+        return [[] if part is None else next(read) for part in parts]
+
+    def _with_logprobs(self, outcomes: list[Outcome], rows: list[list[float]], depth: int) -> list[Outcome]:
+        """rows: what `_measure` gave, of paths of at most ``depth`` nodes."""
+        walks = iter(rows[i : i + depth + 1] for i in range(0, len(rows), depth + 1))
+        scored = []
+        for outcome, owner in zip(outcomes, self._owners, strict=True):
             if owner.sampling.logprobs is not None:
-                scores = unpack_walk(outcome.tokens, next(measured), owner.sampling.logprobs)
+                scores = unpack_walk(outcome.tokens, next(walks), owner.sampling.logprobs)
                 outcome = replace(outcome, logprobs=scores)
-            outcomes.append(outcome)
-        return outcomes
+            scored.append(outcome)
+        return scored
 
     def _tokens(self, batch: TargetBatch) -> Tensor:
         return batch.inputs.token_ids[batch.inputs.logits_index]
@@ -258,7 +277,8 @@ def _decide(
     return verifier.decide(law, proposal, uniforms)
 
 
-def _outcome(row: list[int], depth: int) -> Outcome:
+def _outcome(values: list[float], depth: int) -> Outcome:
+    row = [int(value) for value in values]
     num_kept, last, underflow, bad = row[:4]
     slots = row[4 : 4 + num_kept]
     tokens = row[4 + depth : 4 + depth + num_kept]

@@ -20,6 +20,11 @@ class HasFits(Protocol):
     def fits(self) -> frozenset[Drawing]: ...
 
 
+def takes_known(verifier: HasFits) -> bool:
+    """Whether it has an exact rule for children that were chosen, alone and beside draws."""
+    return verifier.fits >= {Drawing.HEAD, Drawing.HEAD_AND_TAIL}
+
+
 def require_fit(verifier: HasFits, proposal: Proposal) -> None:
     """Raises MisfitError, naming the verifiers that would do."""
     if proposal.drawings <= verifier.fits:

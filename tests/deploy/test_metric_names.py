@@ -34,6 +34,7 @@ INFO = EngineInfo(
     eos_token_ids=(1,),
     verifier="resispec",
     verifiers=("resispec",),
+    proposers=("draft",),
     max_tree_nodes=12,
     max_tree_depth=3,
     kv_rows=100,

@@ -8,6 +8,8 @@ the seeds are fixed, so a pass stays a pass.
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,9 @@ from torch import Tensor
 from resispec.engine.build import LoadedDraft
 from resispec.engine.drawing import Drawing
 from resispec.engine.request import Request, SamplingParams
+from resispec.engine.sources.base import Path
+from resispec.engine.sources.factory import SourceFactory
+from resispec.engine.sources.request_sources import RequestSources
 from resispec.engine.verifiers import table
 from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier
@@ -237,6 +242,54 @@ def test_joint_law_alone_and_after_preemption(tiny: Any) -> None:
             counts[tuple(tokens[:LENGTH])] += 1
     assert preemptions > 50
     assert p_value(counts, joint) > FALSE_ALARM
+
+
+class Tries:
+    """Known candidates at every level: a trie of its own after every text."""
+
+    name = "tries"
+
+    def paths(self, token_ids: Sequence[int], max_tokens: int) -> tuple[Path, ...]:
+        rng = random.Random(hash(tuple(token_ids)))
+        lengths = [rng.randrange(1, min(max_tokens, 3) + 1) for _ in range(rng.randrange(4))]
+        return tuple(
+            Path(tuple(rng.randrange(V) for _ in range(n)), tuple(rng.random() for _ in range(n)))
+            for n in lengths
+        )
+
+    def committed(self, token_ids: Sequence[int], start: int) -> None:
+        assert 0 < start < len(token_ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verifier", "kind", "nodes", "depth"),
+    [
+        ("resispec", "model", 9, 3),
+        ("resispec", "head", 7, 2),
+        ("resispec", None, 6, 1),
+        ("resispec-tree", "model", 9, 3),
+        ("resispec-tree", None, 6, 1),
+        ("specinfer", "model", 9, 3),
+        ("target", "model", 9, 3),
+    ],
+)
+def test_joint_law_with_known_candidates(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, verifier: str, kind: str | None, nodes: int, depth: int
+) -> None:
+    monkeypatch.setattr(SourceFactory, "make", lambda *_: RequestSources([Tries()]))
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, kind) if kind else None,
+        num_ids=V,
+        verifier=verifier,
+        proposers=("draft", "ngram"),
+        max_tree_nodes=nodes,
+        max_tree_depth=depth,
+        max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 2500), joint) > FALSE_ALARM
 
 
 def test_unseeded_requests_are_independent(tiny: Any) -> None:

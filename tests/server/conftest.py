@@ -45,6 +45,7 @@ INFO = EngineInfo(
     eos_token_ids=(256,),
     verifier="resispec",
     verifiers=("resispec", "target"),
+    proposers=("draft",),
     refused_verifiers={"resispec-paper": "verifier 'resispec-paper' is not exact"},
     max_tree_nodes=12,
     max_tree_depth=4,

@@ -1,0 +1,204 @@
+"""Half-grown trees of one shape: all requests in one tensor, a level at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..request import SamplingParams
+from ..tree import TreeShape
+from .base import DraftItem, GrownGroup, GrownLevel
+from .children import Ranked, Truncation, propose_ranked, rank
+from .known import KnownNodes, known_nodes, put_first, put_slots_first
+
+_LEAST = -1e300  # a score above that of what does not exist
+TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
+
+
+class FrontierInputs:
+    """Inputs of a group's expanded nodes, flat, request by request."""
+
+    def __init__(self, token_ids: Tensor, positions: Tensor, rows: Tensor, masks: list[Tensor]) -> None:
+        self.token_ids = token_ids  # [G * w] int64
+        self.positions = positions  # [G * w] int64
+        self.rows = rows  # [G * w] int64
+        self.masks = masks  # G of [w, kv length] bool
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownChildren:
+    """Known children of a frontier."""
+
+    slots: Tensor  # [G, w, C] int64; -1: none
+    tokens: Tensor  # [G * w, C] int64; -1: none
+
+
+class GrowingTrees:
+    """The half-grown trees of one shape."""
+
+    def __init__(self, shape: TreeShape, items: SequenceOf[DraftItem], device: torch.device) -> None:
+        self.shape = shape
+        self.members = tuple(i for i, item in enumerate(items) if item.shape == shape)
+        self.items = [items[i] for i in self.members]
+        self.size = size = len(self.members)
+        trees = tuple(item.known for item in self.items)
+        self.trees = trees
+        self.num_slots = [1 + shape.num_nodes + tree.num_nodes for tree in trees]
+        self.known: KnownNodes | None = None
+        slots = 1 + shape.num_nodes
+        if any(tree.num_nodes for tree in trees):
+            self.known = known_nodes(trees, shape.num_nodes, device)
+            self.tokens, self.visible = self.known.tokens, self.known.visible
+            self.parents = self.known.parents
+            slots = self.tokens.shape[1]
+        else:
+            self.tokens = torch.zeros(size, slots, dtype=torch.long, device=device)
+            self.visible = torch.eye(slots, dtype=torch.bool, device=device).repeat(size, 1, 1)
+            self.parents = torch.zeros_like(self.tokens)
+        self.tokens[:, 0] = torch.tensor([item.catch_up[-1] for item in self.items], device=device)
+        self.scores = torch.zeros(size, slots, dtype=torch.float64, device=device)
+        self.frontier = torch.zeros(size, 1, dtype=torch.long, device=device)
+        self.temperature = torch.tensor(
+            [item.sampling.temperature for item in self.items], dtype=torch.float64, device=device
+        )
+        self.uniforms = torch.tensor(
+            [item.uniforms for item in self.items], dtype=torch.float64, device=device
+        )
+        self.roots = torch.tensor([item.root for item in self.items], device=device)
+        self.kv_starts = torch.tensor([item.kv_start for item in self.items], device=device)
+        self.levels: list[GrownLevel] = []
+        self.logits: Tensor | None = None  # [G * w, Vd] of the frontier
+        self.states: Tensor | None = None  # [G, S, H] of a head, where it has run
+
+    def take(self, logits: Tensor, states: Tensor | None) -> None:
+        """The draft's outputs at the frontier: [G * w, Vd] and, for a head, [G * w, H]."""
+        self.logits = logits
+        if states is not None:
+            if self.states is None:
+                self.states = states.new_zeros(*self.tokens.shape, states.shape[-1])
+            index = self.frontier[..., None].expand(-1, -1, states.shape[-1])
+            self.states.scatter_(1, index, states.view(self.size, -1, states.shape[-1]))
+
+    def add_level(self, depth: int, num_ids: int, vocab_ids: Tensor | None) -> None:
+        """Draw the children of the frontier and choose the next frontier among them."""
+        level, first = self.shape.levels[depth], self.shape.first_slots[depth]
+        assert self.logits is not None
+        width, per_node = level.expand, level.num_children
+        uniforms = self.uniforms[:, first - 1 : first - 1 + level.num_nodes].reshape(-1, per_node)
+        repeated = self.temperature.repeat_interleave(width)
+        num_tail_tokens = TAIL_TOKENS if level.num_tail else 0
+        known = self._known_children()
+        ranked = rank(
+            self.logits if vocab_ids is not None else self.logits[:, :num_ids],
+            repeated,
+            per_node + num_tail_tokens + (0 if known is None else known.tokens.shape[1]),
+            vocab_ids,
+            _truncation([item.sampling for item in self.items], width, self.tokens.device),
+        )
+        proposal, log_probs = propose_ranked(
+            ranked if known is None else ranked.without(known.tokens),
+            repeated,
+            num_head=torch.full_like(repeated, level.num_head, dtype=torch.long),
+            num_tail=torch.full_like(repeated, level.num_tail, dtype=torch.long),
+            num_slots=per_node,
+            num_tail_tokens=num_tail_tokens,
+            uniforms=uniforms,
+            max_tail=level.num_tail,
+            drawing=self.shape.drawing,
+        )
+        slots = torch.arange(first, first + level.num_nodes, device=self.tokens.device)
+        tokens = proposal.tokens.view(self.size, level.num_nodes)
+        # A slot that stayed empty (no tail left to draw from) is verified as some token, never kept.
+        self.tokens[:, slots] = tokens.clamp_min(0)
+        parents = self.frontier.repeat_interleave(per_node, dim=1)  # [G, w * K]
+        self.parents[:, slots] = parents
+        own = self.visible[:, slots]
+        inherited = self.visible.gather(1, parents[..., None].expand(-1, -1, own.shape[-1]))
+        self.visible[:, slots] = own | inherited
+        scores = self.scores.gather(1, parents) + log_probs.view(self.size, -1)
+        equal = proposal.tokens[:, :, None] == proposal.tokens[:, None, :]
+        earliest = equal.to(torch.uint8).argmax(dim=2)  # [G * w, K]: the first slot with the same token
+        repeat = (earliest < torch.arange(per_node, device=earliest.device)).view(self.size, -1)
+        scores = scores.masked_fill(repeat | (tokens < 0), float("-inf"))
+        self.scores[:, slots] = scores
+        children = slots.view(1, width, per_node).expand(self.size, -1, -1)
+        if self.shape.shares_nodes:
+            children = children.gather(2, earliest.view(self.size, width, per_node))
+        candidates = slots.expand(self.size, -1)
+        if known is not None:
+            proposal = put_first(known.tokens, proposal)
+            children = put_slots_first(known.slots, children)
+            candidates, scores = self._join(known, ranked, candidates, scores)
+        self.levels.append(GrownLevel(self.frontier, children, proposal))
+        if depth + 1 < self.shape.depth:
+            best = scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices
+            self.frontier = candidates.gather(1, best)
+
+    def _known_children(self) -> _KnownChildren | None:
+        """Those of the frontier."""
+        if self.known is None:
+            return None
+        slots = self.known.children_of(self.frontier)
+        tokens = self.tokens.gather(1, slots.clamp_min(0).flatten(1)).view_as(slots)
+        return _KnownChildren(slots, torch.where(slots < 0, -1, tokens).flatten(0, 1))
+
+    def _join(
+        self, known: _KnownChildren, ranked: Ranked, drafted: Tensor, scores: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Candidates for the next frontier and their scores, [G, w * (K + C)] each: known ones as well.
+
+        Either the draft or the source may know a token to be likely, so the more hopeful of both counts.
+        """
+        assert self.known is not None
+        slots = known.slots.flatten(1)
+        nodes = slots.clamp_min(0)
+        log_probs = ranked.log_probs(known.tokens).view(self.size, -1)
+        chances = torch.maximum(log_probs, self.known.log_chances.gather(1, nodes))
+        parents = self.frontier.repeat_interleave(known.slots.shape[2], dim=1)
+        own = self.scores.gather(1, parents) + chances
+        self.scores.scatter_(1, nodes, torch.where(slots < 0, self.scores.gather(1, nodes), own))
+        # A drafted slot that stayed empty may be expanded in vain, but what does not exist may not.
+        own = torch.where(slots < 0, -torch.inf, own.clamp(min=_LEAST))
+        return torch.cat([drafted, nodes], dim=1), torch.cat([scores.clamp(min=_LEAST), own], dim=1)
+
+    def frontier_inputs(self) -> FrontierInputs:
+        depth = len(self.levels)
+        width = self.frontier.shape[1]
+        slots = self.tokens.shape[1] if self.known is not None else self.shape.first_slots[depth]
+        visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))
+        # A request has rows for its own slots only, which may be fewer than the group's.
+        masks = [
+            torch.cat([visible.new_ones(width, item.root), visible[i, :, : min(slots, own)]], dim=1)
+            for i, (item, own) in enumerate(zip(self.items, self.num_slots, strict=True))
+        ]
+        return FrontierInputs(
+            token_ids=self.tokens.gather(1, self.frontier).flatten(),
+            positions=(self.roots + depth).repeat_interleave(width),
+            rows=(self.kv_starts[:, None] + self.roots[:, None] + self.frontier).flatten(),
+            masks=masks,
+        )
+
+    def parent_hidden(self) -> Tensor:
+        """A head's own states of the frontier's parents: [G * w, H]."""
+        assert self.states is not None
+        parents = self.parents.gather(1, self.frontier)
+        index = parents[..., None].expand(-1, -1, self.states.shape[-1])
+        return self.states.gather(1, index).flatten(0, 1)
+
+    def finish(self) -> GrownGroup:
+        return GrownGroup(self.shape, self.members, self.tokens, self.visible, tuple(self.levels), self.trees)
+
+
+def _truncation(sampling: SequenceOf[SamplingParams], width: int, device: torch.device) -> Truncation | None:
+    """The requests' own truncation, ``width`` rows each: what the target excludes is drafted in vain."""
+    if all(params.top_k == 0 and params.top_p == 1 and params.min_p == 0 for params in sampling):
+        return None
+    repeated = [params for params in sampling for _ in range(width)]
+    return Truncation(
+        top_k=torch.tensor([params.top_k for params in repeated], device=device),
+        top_p=torch.tensor([params.top_p for params in repeated], dtype=torch.float64, device=device),
+        min_p=torch.tensor([params.min_p for params in repeated], dtype=torch.float64, device=device),
+    )

@@ -1,0 +1,1 @@
+"""Sources: tokens that may follow a sequence, known before anything is drawn."""

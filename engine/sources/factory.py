@@ -1,0 +1,58 @@
+"""Makes each request's sources, and keeps what requests of one owner share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ..request import Request
+from .base import Source
+from .ngram import NgramSource
+from .prediction import PredictionSource
+from .recycle import RecycleSource, TopTable
+from .request_sources import RequestSources
+from .suffix import RecentOutputs, SuffixSource
+
+SOURCES = ("ngram", "prediction", "suffix", "recycle")
+_MAX_OWNERS = 64  # whose shared memory is kept; the least recent go first
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What requests with one ``cache_salt`` learn from each other."""
+
+    outputs: RecentOutputs = field(default_factory=RecentOutputs)
+    tops: TopTable = field(default_factory=TopTable)
+
+
+class SourceFactory:
+    """Not for use by two threads at once."""
+
+    def __init__(self) -> None:
+        self._shared: OrderedDict[str, _Shared] = OrderedDict()
+
+    def make(self, request: Request, names: Collection[str]) -> RequestSources:
+        """The sources among ``names`` (in the order of `SOURCES`) that can say something on the request.
+
+        A request with a seed learns nothing from others, since its text must not depend on them.
+        """
+        own = request.sampling.seed is not None and request.sampling.temperature > 0
+        sources: list[Source] = []
+        if "prediction" in names and request.prediction_token_ids:
+            sources.append(PredictionSource(request.prediction_token_ids))
+        if "ngram" in names:
+            sources.append(NgramSource(request.prompt_token_ids))
+        if "suffix" in names and not own:
+            outputs = self._of(request.cache_salt).outputs
+            sources.append(SuffixSource(outputs, len(request.prompt_token_ids)))
+        if "recycle" in names:
+            sources.append(RecycleSource(TopTable() if own else self._of(request.cache_salt).tops))
+        return RequestSources(sources)
+
+    def _of(self, owner: str) -> _Shared:
+        shared = self._shared.pop(owner, None) or _Shared()
+        self._shared[owner] = shared
+        if len(self._shared) > _MAX_OWNERS:
+            self._shared.popitem(last=False)
+        return shared
