@@ -137,7 +137,8 @@ class Engine:
             ("draft", result.draft_seconds),
             ("verify", result.verify_seconds),
             ("sample", result.sample_seconds),
-            ("commit", time.perf_counter() - committing),
+            ("commit", time.perf_counter() - committing - tally.detokenise_seconds),
+            ("detokenise", tally.detokenise_seconds),
         )
         return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
 
@@ -239,6 +240,7 @@ class Engine:
         cut = cut_block(outcome.tokens, sampling, self.info.eos_token_ids, sequence.num_output, room)
         if sequence.constraint is not None:
             cut = cut.complete(sequence.constraint.commit(outcome.tokens[: cut.num_tokens]))
+        began = time.perf_counter()
         piece = sequence.detokenizer.push(outcome.tokens[: cut.num_text_tokens])
         text, reason = piece.text, cut.finish_reason
         tokens = outcome.tokens[: cut.num_tokens]
@@ -247,6 +249,7 @@ class Engine:
             tokens, reason, stopped = outcome.tokens[: piece.num_tokens], FinishReason.STOP, piece.stop
         elif reason is not None:
             text += sequence.detokenizer.finish()
+        tally.detokenise_seconds += time.perf_counter() - began
         unshown = len(tokens) - len(piece.ends)  # an EOS or stop id
         is_first = sequence.num_output == 0
 

@@ -164,7 +164,9 @@ class StepStats:
     speculation: tuple[SpeculationStats, ...] = ()
     speculation_off: tuple[tuple[str, int], ...] = ()  # (reason, requests stepped without a tree)
     residual_underflow: int = 0
-    phase_seconds: tuple[tuple[str, float], ...] = ()  # schedule, draft, verify, sample, commit
+    # schedule, draft, verify, sample, commit, detokenise; from an engine in a process of its own also send:
+    # handing the step before to the server
+    phase_seconds: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import contextlib
 import multiprocessing
 import queue
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
@@ -267,6 +268,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
 
 
 def _serve(engine: Any, connection: Connection) -> None:
+    sending: tuple[tuple[str, float], ...] = ()  # the phase that ends after its step has been told
     while True:
         while connection.poll(0 if engine.has_work else None):
             message = connection.recv()
@@ -280,4 +282,8 @@ def _serve(engine: Any, connection: Connection) -> None:
             except RequestError as error:
                 connection.send(Rejected(message.request_id, error.message, error.param))
         if engine.has_work:
-            connection.send(engine.step())
+            result: StepResult = engine.step()
+            stats = replace(result.stats, phase_seconds=result.stats.phase_seconds + sending)
+            began = time.perf_counter()
+            connection.send(replace(result, stats=stats))
+            sending = (("send", time.perf_counter() - began),)

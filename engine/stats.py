@@ -60,6 +60,7 @@ class StepTally:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     residual_underflow: int = 0
+    detokenise_seconds: float = 0.0
     time_to_first_token: list[float] = field(default_factory=list)
     inter_token_latency: list[float] = field(default_factory=list)
     finished: list[FinishedStats] = field(default_factory=list)

@@ -133,6 +133,15 @@ def test_a_request_without_speculation_costs_no_drafting(tiny: Any) -> None:
     assert max(dict(stats.phase_seconds)["draft"] for stats in ran.stats) < 1e-3
 
 
+def test_every_phase_of_a_step_is_timed(tiny: Any) -> None:
+    ran = tiny.run(tiny.engine(tiny.model(0), same_draft(tiny)), [request("a", max_tokens=30)])
+    for stats in ran.stats:
+        phases = dict(stats.phase_seconds)
+        assert list(phases) == ["schedule", "draft", "verify", "sample", "commit", "detokenise"]
+        assert min(phases.values()) >= 0
+        assert (phases["detokenise"] > 0) == (stats.generation_tokens > 0)
+
+
 def test_a_step_shares_its_candidates(tiny: Any) -> None:
     engine = tiny.engine(tiny.model(0), same_draft(tiny), max_step_nodes=16, max_tree_nodes=12)
     alone = tiny.run(engine, [request("x")])

@@ -23,7 +23,7 @@ from resispec.engine.outputs import (
     StepStats,
     Usage,
 )
-from resispec.engine.process import Close, EngineProcess
+from resispec.engine.process import Close, EngineProcess, _serve
 from resispec.engine.request import Request
 
 HUGE = 1 << 20  # tokens, or characters: more than a pipe holds
@@ -103,3 +103,31 @@ def test_the_end_of_the_engine_ends_what_is_open() -> None:
     with asyncio.Runner() as runner:
         outputs = runner.run(asyncio.wait_for(run(), 30))
     assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
+
+
+class Stepping:
+    """An engine with three steps to do."""
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    @property
+    def has_work(self) -> bool:
+        return self.left > 0
+
+    def step(self) -> StepResult:
+        self.left -= 1
+        return StepResult((), StepStats(phase_seconds=(("verify", 0.5),)))
+
+
+def test_sending_is_a_phase_of_the_next_step() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=_serve, args=(Stepping(), theirs))
+    thread.start()
+    first, *others = [dict(ours.recv().stats.phase_seconds) for _ in range(3)]
+    ours.send(Close())
+    thread.join(10)
+    assert first == {"verify": 0.5}
+    for phases in others:
+        assert phases["verify"] == 0.5
+        assert 0 < phases["send"] < 1
