@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +14,27 @@ from resispec.engine.config import ConfigError
 from .exit_codes import ExitCode, failed
 
 SERVERS, URL, SWEEP = "Other servers", "A running server", "What is compared"
-# Options of other ways to measure, which --url would ignore.
-_NOT_WITH_URL = (
-    *("target", "draft", "num_threads", "device", "dtype", "transformers", "sweep", "nodes", "depth"),
-    *("verifiers", "peer", "intruder", "offline"),
-)
-_ONLY_WITH_URL = ("model", "rate", "requests", "endpoint", "ignore_eos")
+
+
+class _Way(StrEnum):
+    """How to measure, by the option that asks for it."""
+
+    HERE = "a bench in this process"
+    PEERS = "--peer"
+    URL = "--url"
+    VERIFICATION = "--verification"
+
+
+_LOCAL = frozenset({_Way.HERE, _Way.PEERS, _Way.VERIFICATION})
+# Where each option means something; everywhere, if it is not listed. Elsewhere it is refused, not ignored.
+_BELONGS: dict[str, frozenset[_Way]] = {
+    **dict.fromkeys(("target", "draft", "num_threads", "device", "dtype", "offline"), _LOCAL),
+    **dict.fromkeys(("transformers", "sweep"), frozenset({_Way.HERE})),
+    **dict.fromkeys(("nodes", "depth", "verifiers"), frozenset({_Way.HERE, _Way.VERIFICATION})),
+    "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
+    "intruder": frozenset({_Way.HERE, _Way.PEERS}),
+    **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
+}
 
 
 def bench(
@@ -68,6 +85,14 @@ def bench(
     verifiers: Annotated[
         str | None, typer.Option(help="Verifiers to compare.", show_default=False, rich_help_panel=SWEEP)
     ] = None,
+    verification: Annotated[
+        bool,
+        typer.Option(
+            "--verification",
+            help="What verification costs beside the target's forward: a batch of 8, trees of 16 by 4.",
+            rich_help_panel=SWEEP,
+        ),
+    ] = False,
     peer: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,103 +141,129 @@ def bench(
     within each. Lists have commas between their values. With --peer, servers are started and measured
     over HTTP; with --url, one that runs already.
     """
-    from resispec.engine.bench.settings import BenchSettings, parse_list, sweep_trees
     from resispec.engine.openmp import openmp_for_engine
 
-    shared: dict[str, Any] = {"tokens": tokens, "repeats": repeats, "json": json, "markdown": markdown}
+    given = {name: value for name, value in context.params.items() if _was_given(context, name)}
+    ways = ((url, _Way.URL), (peer, _Way.PEERS), (verification, _Way.VERIFICATION))
+    way = next((way for asked, way in ways if asked), _Way.HERE)
     try:
-        _check_way(context, url)
-        if not sweep and (nodes is not None or depth is not None):
-            raise ConfigError("--nodes and --depth go with --sweep")
-        shared |= {
-            "batch": parse_list(batch, int, "batch"),
-            "temperature": parse_list(temperature, float, "temperature"),
-            "prompts": parse_list(prompts, str, "prompts"),
-        }
-        if url is not None:
-            raise typer.Exit(_bench_url(shared, context, url, model, rate, requests, endpoint, ignore_eos))
-        from resispec.engine.bench.serving.launch import parse_peer
-
-        trees = sweep_trees(
-            parse_list(nodes or "2,4,8,12,16", int, "nodes"), parse_list(depth or "2,3,4", int, "depth")
-        )
-        settings = BenchSettings(
-            target=target,
-            draft=None if draft == "none" else draft,
-            num_threads=num_threads,
-            device=device,
-            dtype=dtype,
-            transformers=transformers,
-            trees=trees if sweep else (),
-            verifiers=parse_list(verifiers or "", str, "verifiers"),
-            intruder=intruder,
-            peers=tuple(parse_peer(text) for text in peer or ()),
-            offline=offline,
-            **shared,
-        )
-        if settings.peers:  # the servers choose for their own processes
-            from resispec.engine.bench.command import run
-        else:
-            with openmp_for_engine():
-                from resispec.engine.bench.command import run
+        _refuse_strangers(given, way)
+        measure = _MEASURES[way](given)
     except ConfigError as exc:
         raise failed(exc, ExitCode.CONFIGURATION) from None
+    if way in (_Way.HERE, _Way.VERIFICATION):  # the engine runs in this process
+        with openmp_for_engine():
+            import resispec.engine.bench.command  # noqa: F401
+    from resispec.engine.bench.contenders import BenchError
     from resispec.models.base import ModelError
 
     try:
-        complete = run(settings)
+        complete = measure()
     except ConfigError as exc:
         raise failed(exc, ExitCode.CONFIGURATION) from None
     except ModelError as exc:
         raise failed(exc, ExitCode.MODEL) from None
+    except BenchError as exc:
+        raise failed(exc, ExitCode.ERROR) from None
     raise typer.Exit(ExitCode.OK if complete else ExitCode.ERROR)
 
 
-def _bench_url(
-    shared: dict[str, Any],
-    context: typer.Context,
-    url: str,
-    model: str | None,
-    rate: str | None,
-    requests: int | None,
-    endpoint: str,
-    ignore_eos: bool,
-) -> ExitCode:
-    from resispec.engine.bench.serving.settings import UrlSettings
-    from resispec.engine.bench.settings import parse_list
+def _here(given: dict[str, Any]) -> Callable[[], bool]:
+    from resispec.engine.bench.serving.launch import parse_peer
+    from resispec.engine.bench.settings import BenchSettings, parse_list, sweep_trees
 
+    sweep = given.pop("sweep", False)
+    nodes, depth = given.pop("nodes", None), given.pop("depth", None)
+    if not sweep and (nodes is not None or depth is not None):
+        raise ConfigError("--nodes and --depth go with --sweep or --verification")
+    if sweep:
+        given["trees"] = sweep_trees(
+            parse_list(nodes or "2,4,8,12,16", int, "nodes"), parse_list(depth or "2,3,4", int, "depth")
+        )
+    if given.get("draft") == "none":
+        given["draft"] = None
+    peers = tuple(parse_peer(text) for text in given.pop("peer", ()))
+    settings = BenchSettings(**_parsed(given), peers=peers)
+
+    def measure() -> bool:
+        from resispec.engine.bench.command import run
+
+        return run(settings)
+
+    return measure
+
+
+def _running_server(given: dict[str, Any]) -> Callable[[], bool]:
+    from resispec.engine.bench.serving.settings import UrlSettings
+
+    endpoint = given.pop("endpoint", "chat")
     if endpoint not in ("chat", "completions"):
         raise ConfigError(f"endpoint is {endpoint!r}; use chat or completions")
-    # Where nothing was said, a little of everything is too much for a server of others.
-    given = {name: value for name, value in shared.items() if _was_given(context, name)}
-    if rate is not None and "batch" not in given:
-        given["batch"] = ()
-    settings = UrlSettings(
-        url,
-        model=model,
-        rate=parse_list(rate or "", float, "rate"),
-        requests=requests,
-        chat=endpoint == "chat",
-        ignore_eos=ignore_eos,
-        **given,
-    )
-    from resispec.engine.bench.command import run_url
-    from resispec.engine.bench.contenders import BenchError
+    if "rate" in given:
+        given.setdefault("batch", "")
+    settings = UrlSettings(**_parsed(given), chat=endpoint == "chat")
 
-    try:
-        return ExitCode.OK if run_url(settings) else ExitCode.ERROR
-    except BenchError as exc:
-        raise failed(exc, ExitCode.ERROR) from None
+    def measure() -> bool:
+        from resispec.engine.bench.command import run_url
+
+        return run_url(settings)
+
+    return measure
 
 
-def _check_way(context: typer.Context, url: str | None) -> None:
-    """Refuse options that the way of measuring asked for would ignore. Raises ConfigError."""
-    for name in _ONLY_WITH_URL if url is None else _NOT_WITH_URL:
-        if _was_given(context, name):
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(
-                f"{flag} goes with --url" if url is None else f"{flag} does not go with --url", name
-            )
+def _verification(given: dict[str, Any]) -> Callable[[], bool]:
+    from resispec.engine.bench.settings import VerificationSettings, parse_list
+
+    given.pop("verification")
+    if "tokens" in given:
+        given["steps"] = given.pop("tokens")
+    for name in ("batch", "nodes", "depth"):
+        if name in given:
+            (given[name],) = _one(parse_list(given[name], int, name), name)
+    settings = VerificationSettings(**_parsed(given))
+
+    def measure() -> bool:
+        from resispec.engine.bench.command import run_verification
+
+        return run_verification(settings)
+
+    return measure
+
+
+_MEASURES: dict[_Way, Callable[[dict[str, Any]], Callable[[], bool]]] = {
+    _Way.HERE: _here,
+    _Way.PEERS: _here,
+    _Way.URL: _running_server,
+    _Way.VERIFICATION: _verification,
+}
+
+
+def _parsed(given: dict[str, Any]) -> dict[str, Any]:
+    """The options with lists as tuples."""
+    from resispec.engine.bench.settings import parse_list
+
+    kinds: dict[str, Callable[[str], Any]] = {"batch": int, "temperature": float, "rate": float}
+    kinds |= {"prompts": str, "verifiers": str}
+    return {
+        name: parse_list(value, kinds[name], name) if name in kinds and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def _one(values: tuple[int, ...], name: str) -> tuple[int]:
+    if len(values) != 1:
+        raise ConfigError(f"--{name} is one number with --verification", name)
+    return (values[0],)
+
+
+def _refuse_strangers(given: dict[str, Any], way: _Way) -> None:
+    """Raises ConfigError for an option that this way of measuring would ignore."""
+    for name in given:
+        belongs = _BELONGS.get(name)
+        if belongs is not None and way not in belongs:
+            where = " or ".join(sorted(other for other in belongs if other is not _Way.HERE))
+            reason = f"goes with {where}" if way is _Way.HERE else f"does not go with {way}"
+            raise ConfigError(f"--{name.replace('_', '-')} {reason}", name)
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -10,7 +10,8 @@ from .report import Report, print_report, write_files
 from .run import bench
 from .serving.run import bench_servers, bench_url
 from .serving.settings import UrlSettings
-from .settings import BenchSettings
+from .settings import BenchSettings, VerificationSettings
+from .verification import bench_verification, print_verification, write_verification
 
 
 def run(settings: BenchSettings) -> bool:
@@ -22,6 +23,14 @@ def run(settings: BenchSettings) -> bool:
 def run_url(settings: UrlSettings) -> bool:
     """The same of a running server. Raises what `bench_url` raises, and OSError for the files."""
     return _deliver(bench_url(settings, Console(stderr=True)), settings.json, settings.markdown)
+
+
+def run_verification(settings: VerificationSettings) -> bool:
+    """The cost of verification. Raises what `bench_verification` raises, and OSError for the files."""
+    report = bench_verification(settings, Console(stderr=True))
+    print_verification(report, Console())
+    write_verification(report, settings.json, settings.markdown)
+    return True
 
 
 def _deliver(report: Report, json: Path | None, markdown: Path | None) -> bool:

@@ -26,6 +26,16 @@ class Machine:
         """Whether others take so much that times mean little."""
         return self.load > 0.25 * self.cores
 
+    @property
+    def warning(self) -> str | None:
+        """A sentence about others on the machine; None if it was left alone."""
+        if not self.is_busy:
+            return None
+        return (
+            f"The machine was busy: {self.load:.1f} threads of others on {self.cores} cores. "
+            "The times mean little."
+        )
+
     def __str__(self) -> str:
         device = "" if self.device == "cpu" else f", {self.device}"
         return (

@@ -46,11 +46,8 @@ class Report:
             f"Target {self.target}, draft {self.draft or 'none'}, {self.dtype}, {self.tokens} tokens each.",
             f"Medians of {self.repeats} repeats, everybody in turn; ± is half of lowest to highest.",
         ]
-        if self.machine.is_busy:
-            lines.append(
-                f"The machine was busy: {self.machine.load:.1f} threads of others on {self.machine.cores} "
-                "cores. The times mean little."
-            )
+        if self.machine.warning:
+            lines.append(self.machine.warning)
         if self.interrupted:
             lines.append("Interrupted: fewer repeats were measured, and ratios are of those both were in.")
         return tuple(lines)

@@ -95,6 +95,35 @@ class BenchSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class VerificationSettings:
+    """Raises ConfigError, naming the option."""
+
+    target: str = "default"
+    draft: str = "default"
+    verifiers: tuple[str, ...] = ("resispec",)
+    temperature: tuple[float, ...] = (0.0, 1.0)
+    batch: int = 8
+    nodes: int = 16  # candidates of every tree
+    depth: int = 4
+    steps: int = 16  # counted, each repeat
+    repeats: int = 5
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int | None = None
+    json: Path | None = None
+    markdown: Path | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "nodes", "depth", "steps", "repeats"):
+            at_least(getattr(self, name), 1, name)
+        at_least(min(self.temperature, default=0.0), 0, "temperature")
+        if not self.verifiers or not self.temperature:
+            raise ConfigError("name at least one verifier and one temperature", "verifiers")
+        check_files(self.json, self.markdown)
+
+
 def check_files(*paths: Path | None) -> None:
     """Before anything is measured. Raises ConfigError."""
     for path in paths:

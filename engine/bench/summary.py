@@ -122,15 +122,15 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
     return Row(
         case,
         repeats=len(own),
-        tokens_per_second=_spread(run.tokens_per_second for run in values),
-        step_ms=_spread(_ms(run.step_seconds) for run in values),
-        tokens_per_step=_spread(run.tokens_per_step for run in values),
-        nodes_per_tree=_spread(run.nodes_per_tree for run in values),
-        first_token_ms=_spread(run.first_token_median * 1e3 for run in values),
-        gap_ms=_spread(_ms(run.gap(0.5)) for run in values),
-        gap_p99_ms=_spread(_ms(run.gap(0.99)) for run in values),
-        gap_max_ms=_spread(_ms(run.gap(1)) for run in values),
-        memory_mib=_spread(run.memory and run.memory / 2**20 for run in values),
+        tokens_per_second=spread(run.tokens_per_second for run in values),
+        step_ms=spread(_ms(run.step_seconds) for run in values),
+        tokens_per_step=spread(run.tokens_per_step for run in values),
+        nodes_per_tree=spread(run.nodes_per_tree for run in values),
+        first_token_ms=spread(run.first_token_median * 1e3 for run in values),
+        gap_ms=spread(_ms(run.gap(0.5)) for run in values),
+        gap_p99_ms=spread(_ms(run.gap(0.99)) for run in values),
+        gap_max_ms=spread(_ms(run.gap(1)) for run in values),
+        memory_mib=spread(run.memory and run.memory / 2**20 for run in values),
         over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},
     )
@@ -164,11 +164,12 @@ def _pool(members: Sequence[Case], runs: Mapping[Case, Runs]) -> dict[int, Measu
 
 def _ratio(of: Runs, over: Runs) -> Spread | None:
     """Within a repeat both met the same state of the machine, so drifts cancel out."""
-    return _spread(
+    return spread(
         of[repeat].tokens_per_second / over[repeat].tokens_per_second for repeat in of if repeat in over
     )
 
 
-def _spread(values: Iterable[float | None]) -> Spread | None:
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Of those that are known; None if none is."""
     known = [value for value in values if value is not None]
     return Spread(median(known), min(known), max(known)) if known else None

@@ -63,7 +63,7 @@ def measure_costs(
 
     def run_draft(tokens: int, context: int) -> Callable[[], object] | None:
         start = context // tokens - 2
-        if proposer is None or tokens > limits.max_requests or not 0 <= start < limits.draft_positions - 2:
+        if proposer is None or tokens > limits.max_requests or not 0 <= start <= limits.draft_positions - 2:
             return None
         items = _draft_items(tokens, start)
         return lambda: proposer.grow(items)

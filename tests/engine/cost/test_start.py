@@ -103,10 +103,18 @@ def test_an_engine_measures_its_pair_and_leaves_no_trace_in_the_memory(tiny, tmp
 def test_short_memories_and_contexts_are_measured_too(tiny) -> None:
     engine = engine_at(tiny, None, max_model_len=24, max_num_seqs=1)
     runner = engine._runner
-    limits = Limits(engine.info.kv_rows, 64, 1, 256, 256)
-    assert limits.num_rows < 64
-    costs = measure_costs(runner._target, runner._proposer, limits, torch.device("cpu"))
-    assert 0 < costs.target_seconds(1, 8) <= costs.target_seconds(64, 8)
+    assert engine.info.kv_rows < 64
+    for rows, positions in ((engine.info.kv_rows, 256), (16, 16), (16, 5)):
+        limits = Limits(rows, 64, 1, positions, positions)
+        costs = measure_costs(runner._target, runner._proposer, limits, torch.device("cpu"))
+        assert 0 < costs.target_seconds(1, 8) <= costs.target_seconds(64, 8)
+        assert 0 < costs.draft_seconds(1, 8)
+
+
+def test_a_context_as_long_as_what_is_measured(tiny) -> None:
+    runner = engine_at(tiny, None, max_num_seqs=1)._runner
+    costs = measure_costs(runner._target, runner._proposer, Limits(256, 64, 1, 256, 256), torch.device("cpu"))
+    assert 0 < costs.draft_seconds(1, 256)
 
 
 def test_a_budget_that_is_spent_leaves_the_rest_to_extrapolation(tiny, monkeypatch) -> None:

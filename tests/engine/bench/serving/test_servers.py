@@ -221,8 +221,12 @@ def test_the_command_measures_a_url(server, tmp_path, monkeypatch) -> None:
         (["--url", "http://a", "--endpoint", "poems"], "endpoint is 'poems'"),
         (["--rate", "3"], "--rate goes with --url"),
         (["--ignore-eos"], "--ignore-eos goes with --url"),
+        (
+            ["--verification", "--draft", "none", "--offline", "--intruder", "4"],
+            "--intruder does not go with",
+        ),
         (["--peer", "vllm"], "peer is 'vllm'"),
-        (["--peer", "vllm=python", "--sweep"], "leave out the sweep"),
+        (["--peer", "vllm=python", "--sweep"], "--sweep does not go with --peer"),
         (["--verifiers", "target", "--draft", "none"], "need a draft"),
         (["--intruder", "100", "--batch", "1"], "batch above 1"),
     ],
