@@ -108,13 +108,13 @@ def test_short_memories_and_contexts_are_measured_too(tiny) -> None:
         limits = Limits(rows, 64, 1, positions, positions)
         costs = measure_costs(runner._target, runner._proposer, limits, torch.device("cpu"))
         assert 0 < costs.target_seconds(1, 8) <= costs.target_seconds(64, 8)
-        assert 0 < costs.draft_seconds(1, 8)
+        assert costs.draft_seconds(1, 8) > 0
 
 
 def test_a_context_as_long_as_what_is_measured(tiny) -> None:
     runner = engine_at(tiny, None, max_num_seqs=1)._runner
     costs = measure_costs(runner._target, runner._proposer, Limits(256, 64, 1, 256, 256), torch.device("cpu"))
-    assert 0 < costs.draft_seconds(1, 256)
+    assert costs.draft_seconds(1, 256) > 0
 
 
 def test_a_budget_that_is_spent_leaves_the_rest_to_extrapolation(tiny, monkeypatch) -> None:
