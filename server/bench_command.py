@@ -29,8 +29,9 @@ _LOCAL = frozenset({_Way.HERE, _Way.PEERS, _Way.VERIFICATION})
 # Where each option means something; everywhere, if it is not listed. Elsewhere it is refused, not ignored.
 _BELONGS: dict[str, frozenset[_Way]] = {
     **dict.fromkeys(("target", "draft", "num_threads", "device", "dtype", "offline"), _LOCAL),
-    **dict.fromkeys(("transformers", "sweep"), frozenset({_Way.HERE})),
+    **dict.fromkeys(("transformers", "assisted", "sweep"), frozenset({_Way.HERE})),
     **dict.fromkeys(("nodes", "depth", "verifiers"), frozenset({_Way.HERE, _Way.VERIFICATION})),
+    "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "intruder": frozenset({_Way.HERE, _Way.PEERS}),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
@@ -58,6 +59,13 @@ def bench(
     transformers: Annotated[
         bool, typer.Option("--transformers/--no-transformers", help="Measure transformers.generate too.")
     ] = True,
+    assisted: Annotated[
+        bool,
+        typer.Option(
+            "--assisted",
+            help="And its own speculation: with the draft if it can, else by n-grams of the text.",
+        ),
+    ] = False,
     intruder: Annotated[
         int | None,
         typer.Option(
@@ -133,6 +141,9 @@ def bench(
     ] = False,
     json: Annotated[Path | None, typer.Option(help="File for the figures.", show_default=False)] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for the tables.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a plot of the throughput, PNG or SVG.", show_default=False)
+    ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
 ) -> None:
     """Measure ratios in one run: plain and speculative decoding, and transformers with the same weights.

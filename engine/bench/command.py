@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .plot import write_plot
 from .report import Report, print_report, write_files
 from .run import bench
 from .serving.run import bench_servers, bench_url
@@ -17,12 +18,14 @@ from .verification import bench_verification, print_verification, write_verifica
 def run(settings: BenchSettings) -> bool:
     """Whether everything was measured. Raises what `bench` raises, and OSError for the files."""
     measured = bench_servers if settings.peers else bench
-    return _deliver(measured(settings, Console(stderr=True)), settings.json, settings.markdown)
+    report = measured(settings, Console(stderr=True))
+    return _deliver(report, settings.json, settings.markdown, settings.plot)
 
 
 def run_url(settings: UrlSettings) -> bool:
     """The same of a running server. Raises what `bench_url` raises, and OSError for the files."""
-    return _deliver(bench_url(settings, Console(stderr=True)), settings.json, settings.markdown)
+    report = bench_url(settings, Console(stderr=True))
+    return _deliver(report, settings.json, settings.markdown, settings.plot)
 
 
 def run_verification(settings: VerificationSettings) -> bool:
@@ -33,7 +36,9 @@ def run_verification(settings: VerificationSettings) -> bool:
     return True
 
 
-def _deliver(report: Report, json: Path | None, markdown: Path | None) -> bool:
+def _deliver(report: Report, json: Path | None, markdown: Path | None, plot: Path | None) -> bool:
     print_report(report, Console())
     write_files(report, json, markdown)
+    if plot is not None:
+        write_plot(report, plot)
     return report.complete

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
+from resispec.models.load.causal import load_causal
+from resispec.models.load.resolve import resolve
+
+from ..config import DEFAULT
 from ..engine import Engine
 from ..load import build_engine
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
@@ -40,11 +46,30 @@ def loaders(
 
         return [TransformersContender.load(folder, device, dtype)]
 
+    def assisted() -> list[Contender]:
+        from .transformers_contender import TransformersContender
+
+        draft = draft_folder(settings)
+        model = TransformersContender.load(folder, device, dtype)
+        if draft is None:
+            return [model.assisted(None)]
+        return [model.assisted(load_causal(draft, device=device, dtype=dtype, attn_implementation="sdpa")[0])]
+
     yield (PLAIN,), plain
     if settings.draft is not None:
         yield tuple(name for name, _, _ in variants), speculative
     if settings.transformers:
         yield (TRANSFORMERS,), transformers
+    if settings.assisted:
+        yield (f"{TRANSFORMERS} assisted",), assisted
+
+
+def draft_folder(settings: BenchSettings) -> Path | None:
+    """Where the draft's weights lie, if it is a model that transformers can draft with: a head is none."""
+    if settings.draft in (None, DEFAULT):
+        return None
+    folder = resolve(settings.draft, offline=settings.offline)
+    return None if json.loads((folder / "config.json").read_text()).get("model_type") == HEAD_TYPE else folder
 
 
 def _check_draft(engine: Engine) -> None:

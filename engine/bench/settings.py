@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,12 +42,14 @@ class BenchSettings:
     device: str = "auto"
     dtype: str = "auto"
     transformers: bool = True
+    assisted: bool = False  # transformers' own speculation too
     trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
     verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
     intruder: int | None = None  # tokens of a prompt that comes into the middle of each workload
     peers: tuple[Peer, ...] = ()  # other servers; with any, everybody is a server and measured over HTTP
     json: Path | None = None
     markdown: Path | None = None
+    plot: Path | None = None
     offline: bool = False
 
     def __post_init__(self) -> None:
@@ -59,22 +62,42 @@ class BenchSettings:
         at_least(self.repeats, 1, "repeats")
         if self.num_threads is not None:
             at_least(self.num_threads, 1, "num_threads")
-        for name in self.prompts:
-            if name not in PROMPT_SETS:
-                raise ConfigError(f"prompts has {name!r}; there are {', '.join(PROMPT_SETS)}", "prompts")
-        if self.trees and self.draft is None:
-            raise ConfigError("a sweep over trees needs a draft", "draft")
-        if self.verifiers and self.draft is None:
-            raise ConfigError("verifiers need a draft", "draft")
-        if self.verifiers and self.trees:
-            raise ConfigError("verifiers and trees are compared one at a time; leave out one", "verifiers")
-        if self.peers and (self.verifiers or self.trees):
-            raise ConfigError("servers are measured as they are set up; leave out the sweep", "peer")
+        check_prompts(self.prompts)
         if self.intruder is not None:
             at_least(self.intruder, 1, "intruder")
-            if max(self.batch) == 1:
-                raise ConfigError("an intruder needs others to disturb; use a batch above 1", "intruder")
-        check_files(self.json, self.markdown)
+        self._check_together()
+        check_files(self.json, self.markdown, self.plot)
+        check_plot(self.plot)
+
+    def _check_together(self) -> None:
+        """What each may be, but not with the others."""
+        refused = (
+            (self.trees and self.draft is None, "draft", "a sweep over trees needs a draft"),
+            (self.verifiers and self.draft is None, "draft", "verifiers need a draft"),
+            (
+                self.verifiers and self.trees,
+                "verifiers",
+                "verifiers and trees are compared one at a time; leave out one",
+            ),
+            (
+                self.peers and (self.verifiers or self.trees),
+                "peer",
+                "servers are measured as they are set up; leave out verifiers and trees",
+            ),
+            (
+                self.intruder is not None and max(self.batch) == 1,
+                "intruder",
+                "an intruder needs others to disturb; use a batch above 1",
+            ),
+            (
+                self.assisted and not self.transformers,
+                "assisted",
+                "assisted generation is measured beside transformers' plain one; leave out --no-transformers",
+            ),
+        )
+        for applies, name, reason in refused:
+            if applies:
+                raise ConfigError(reason, name)
 
     def engine_config(self, draft: str | None, max_model_len: int) -> EngineConfig:
         """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
@@ -124,11 +147,28 @@ class VerificationSettings:
         check_files(self.json, self.markdown)
 
 
+def check_prompts(names: Sequence[str]) -> None:
+    """Raises ConfigError."""
+    for name in names:
+        if name not in PROMPT_SETS:
+            raise ConfigError(f"prompts has {name!r}; there are {', '.join(PROMPT_SETS)}", "prompts")
+
+
 def check_files(*paths: Path | None) -> None:
     """Before anything is measured. Raises ConfigError."""
     for path in paths:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise ConfigError(f"{path} cannot be written; name a file in a folder that exists")
+
+
+def check_plot(path: Path | None) -> None:
+    """Raises ConfigError where a plot is asked for that cannot be drawn."""
+    if path is None:
+        return
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"plot is {path}; name a .png, .svg or .pdf file", "plot")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--plot draws with matplotlib: pip install 'resispec[plot]'", "plot")
 
 
 def parse_list(text: str, kind: Callable[[str], T], name: str) -> tuple[T, ...]:

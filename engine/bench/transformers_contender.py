@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,19 @@ from .contenders import TRANSFORMERS, BenchError
 from .measurement import Measurement, pool
 from .workload import Workload
 
+_LOOKUP_TOKENS = 10  # of each n-gram match; transformers' own example has as many
+
 
 class TransformersContender:
     """A model of its own, with transformers' own attention ("sdpa")."""
 
-    name = TRANSFORMERS
-
-    def __init__(self, model: Any) -> None:
+    def __init__(
+        self, model: Any, name: str = TRANSFORMERS, assistance: Mapping[str, Any] | None = None
+    ) -> None:
+        """assistance: what `generate` is told to speculate with; None: it does not."""
+        self.name = name
         self._model = model
+        self._assistance = dict(assistance or {})
         # The model's own would bring its EOS, and sampling that nobody asked for.
         model.generation_config = GenerationConfig(pad_token_id=0)
 
@@ -32,6 +39,12 @@ class TransformersContender:
         """Raises ModelError."""
         model, _ = load_causal(folder, device=device, dtype=dtype, attn_implementation="sdpa")
         return cls(model)
+
+    def assisted(self, assistant: Any | None) -> TransformersContender:
+        """The same model with its own speculation: by a draft model, else by n-grams of the text."""
+        own: dict[str, Any] = {"prompt_lookup_num_tokens": _LOOKUP_TOKENS}
+        assistance = own if assistant is None else {"assistant_model": assistant}
+        return TransformersContender(self._model, f"{TRANSFORMERS} assisted", assistance)
 
     def takes(self, workload: Workload) -> bool:
         return workload.batch == 1
@@ -52,6 +65,7 @@ class TransformersContender:
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=workload.tokens,
                 streamer=clock,
+                **self._assistance,
                 **sampling,
             )
         generated = output[0, len(prompt) :].tolist()  # to the host, as a server would
@@ -63,10 +77,11 @@ class TransformersContender:
             tokens=len(generated),
             seconds=seconds,
             first_token_seconds=(first - began,),
-            decoded_tokens=len(others),
+            decoded_tokens=len(generated) - 1,
             deliveries=len(others),
             decode_steps=len(others),
-            decode_seconds=others[-1] - first,
+            decode_seconds=(others or [first])[-1] - first,
+            gap_seconds=tuple(b - a for a, b in pairwise((first, *others))),
         )
 
 

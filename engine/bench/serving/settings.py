@@ -8,8 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...config import ConfigError
-from ..prompts import PROMPT_SETS
-from ..settings import at_least, check_files
+from ..settings import at_least, check_files, check_plot, check_prompts
 
 KEY_VARIABLES = ("RESISPEC_API_KEY", "OPENAI_API_KEY")
 
@@ -31,6 +30,7 @@ class UrlSettings:
     ignore_eos: bool = False  # a field beyond OpenAI's: all answers get as long as asked
     json: Path | None = None
     markdown: Path | None = None
+    plot: Path | None = None
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -45,10 +45,9 @@ class UrlSettings:
         for name, number in (("tokens", self.tokens), ("repeats", self.repeats), ("requests", self.requests)):
             if number is not None:
                 at_least(number, 2 if name == "tokens" else 1, name)
-        for name in self.prompts:
-            if name not in PROMPT_SETS:
-                raise ConfigError(f"prompts has {name!r}; there are {', '.join(PROMPT_SETS)}", "prompts")
-        check_files(self.json, self.markdown)
+        check_prompts(self.prompts)
+        check_files(self.json, self.markdown, self.plot)
+        check_plot(self.plot)
 
     @property
     def base_url(self) -> str:

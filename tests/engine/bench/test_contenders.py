@@ -157,3 +157,17 @@ def test_transformers_is_measured_alone(tiny):
     contender = TransformersContender(tiny.model(0))
     assert contender.takes(work(batch=1))
     assert not contender.takes(work(batch=2))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafted", [False, True])
+def test_transformers_speculates_with_a_draft_or_with_the_text(tiny, temperature, drafted):
+    plain = TransformersContender(tiny.model(0))
+    contender = plain.assisted(tiny.model(0) if drafted else None)
+    repetitive = tuple((5, 6, 7, 8, 9) * 6 for _ in range(2))
+    measured = contender.run(work(temperature=temperature, tokens=24, prompts=repetitive))
+    assert measured.tokens == 2 * 24
+    assert measured.decoded_tokens == 2 * 23
+    assert measured.deliveries == len(measured.gap_seconds) <= 2 * 23
+    if drafted and temperature == 0:  # the model drafts for itself
+        assert (measured.tokens_per_step or 0) > 1.5
