@@ -183,6 +183,9 @@ def assemble(
         kv_bytes_per_row=bytes_per_row,
         generation_defaults=target.generation_defaults,
         refused_verifiers=refused_verifiers,
+        inexact_verifiers=tuple(
+            sorted(n for n, v in VERIFIERS.items() if not v.exact and n not in refused_verifiers)
+        ),
         notes=notes,
     )
     return Engine(info, target.tokenizer, kv, scheduler, runner, controller)

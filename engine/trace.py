@@ -19,8 +19,8 @@ class TraceCandidate:
     """One child of a tree node. Equal draws are candidates of their own that lead to one slot.
 
     ``accept`` is the probability that it is kept when its turn comes. Where one draw settles several
-    children, they have their turn together, and ``accept`` is the share of each. Of a rule over whole
-    trees it is the child's weight: what it must accept, with all that hangs below it.
+    children, they have their turn together (``shared``), and ``accept`` is the share of each. Of a rule
+    over whole trees it is the child's weight: what it must accept, with all that hangs below it.
     """
 
     slot: int  # of the node it leads to; slot 0 is the root, the last committed token
@@ -34,6 +34,7 @@ class TraceCandidate:
     accept: float
     threshold: float | None  # what the test compared p/q with, where the rule has such a number
     uniform: float | None  # of its test; None where the children below decide
+    shared: bool  # one draw settled it together with siblings and the correction
     reached: bool  # its turn came
     kept: bool  # it is on the kept path
 

@@ -24,9 +24,10 @@ from .metrics import Metrics
 from .middleware import ApiKeys, BodyLimit, RequestLog
 from .prompts import Prompts, Tokenizer
 from .responses.store import ResponseStore
-from .routes import chat, completions, health, models, responses, tokenize
+from .routes import audit, chat, completions, health, models, page, responses, speculation, tokenize
 from .settings import ServerSettings
 from .state import AppState
+from .step_traces import StepTraceStore
 from .structured import Grammars
 from .tracing import start_tracing
 
@@ -56,9 +57,11 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     app.state.resispec = state
     client.on_stats(state.metrics.observe_step)
     client.on_stats(state.load.observe_step)
-    routers = [resource.router for resource in (completions, chat, responses, tokenize, models, health)]
+    resources = (completions, chat, responses, tokenize, models, speculation, audit, health, page)
+    routers = [resource.router for resource in resources]
     for router in routers:
         app.include_router(router)
+    app.mount("/page", page.files(), name="page")
     errors.install(app, [route for router in routers for route in router.routes])
     openapi.install(app, keys=state.keys.required, ignore_unknown=settings.ignore_unknown_fields)
     # The last one added is the outermost: every answer has an id and a log line, refused ones too.
@@ -104,6 +107,8 @@ def _create_state(client: EngineClient, tokenizer: Tokenizer, settings: ServerSe
         ),
         load=Load(admission),
         responses=ResponseStore(int(settings.response_store_bytes)),
+        step_traces=StepTraceStore(int(settings.trace_store_bytes)),
+        audits=asyncio.Lock(),
         lifecycle=Lifecycle(client, admission, settings.drain_timeout),
         metrics=metrics,
         tracing=start_tracing(settings.otlp_endpoint, release) if settings.otlp_endpoint else None,

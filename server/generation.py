@@ -30,11 +30,11 @@ class Generation:
         self,
         client: EngineClient,
         requests: Sequence[Request],
-        on_output: Callable[[int, RequestOutput], None] | None = None,
+        watchers: Sequence[Callable[[int, RequestOutput], None]] = (),
     ) -> None:
-        """on_output: told every (choice, news) of the engine as it is taken."""
+        """watchers: told every (choice, news) of the engine as it is taken."""
         self._client = client
-        self._on_output = on_output
+        self._watchers = watchers
         self._requests = requests
         # News of a choice; a text: why it was aborted here.
         self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | str]] = asyncio.Queue()
@@ -80,8 +80,8 @@ class Generation:
                 self.metrics[index] = news.metrics
             if news.finish_reason is not None:
                 self.finish_reasons[index] = news.finish_reason
-            if self._on_output is not None:
-                self._on_output(index, news)
+            for watch in self._watchers:
+                watch(index, news)
             yield index, news
 
     def abort(self, reason: str) -> None:

@@ -20,8 +20,14 @@ from .logging import log_fields
 
 logger = logging.getLogger(__name__)
 
-PUBLIC_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/load"})
+PUBLIC_PATHS = frozenset({"/", "/health", "/ready", "/metrics", "/version", "/load"})
+PAGE_FILES = "/page/"  # below it lies what the page is made of, and nothing of anybody's
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def is_public(path: str) -> bool:
+    """Whether a path needs no key. What it answers is the same for everybody."""
+    return path in PUBLIC_PATHS or path.startswith(PAGE_FILES)
 
 
 class RequestLog:
@@ -69,7 +75,7 @@ class RequestLog:
         finally:
             log_fields(
                 logger,
-                logging.DEBUG if scope["path"] in PUBLIC_PATHS else logging.INFO,
+                logging.DEBUG if is_public(scope["path"]) else logging.INFO,
                 "request",
                 {
                     "request_id": request_id,
@@ -93,7 +99,7 @@ class ApiKeys:
         self._ring = ring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PUBLIC_PATHS and not self._identify(scope):
+        if scope["type"] == "http" and not is_public(scope["path"]) and not self._identify(scope):
             error = ApiError(
                 401,
                 "Send a valid API key as 'Authorization: Bearer KEY'",

@@ -280,6 +280,14 @@ class ServerSettings(BaseSettings):
             json_schema_extra=HTTP,
         ),
     ] = 15.0
+    trace_store_bytes: Annotated[
+        ByteSize,
+        Field(
+            ge=0,
+            description="Steps of requests with speculation.trace kept for each key, such as 16MiB; 0: none.",
+            json_schema_extra=HTTP,
+        ),
+    ] = ByteSize(16 << 20)
     request_timeout: Annotated[
         float,
         Field(

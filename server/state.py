@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,6 +24,7 @@ from .metrics import Metrics
 from .prompts import Prompts
 from .responses.store import ResponseStore
 from .settings import ServerSettings
+from .step_traces import StepTraceStore
 from .structured import Grammars
 from .tracing import Tracing
 
@@ -40,6 +42,8 @@ class AppState:
     limits: KeyLimits
     load: Load
     responses: ResponseStore
+    step_traces: StepTraceStore
+    audits: asyncio.Lock  # held by the audit that runs
     lifecycle: Lifecycle
     metrics: Metrics
     tracing: Tracing | None  # None: no traces are wanted

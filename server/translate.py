@@ -135,6 +135,7 @@ def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> 
         verifier=options.verifier,
         max_nodes=options.tree.max_nodes if options.tree else None,
         max_depth=options.tree.max_depth if options.tree else None,
+        trace=bool(options.trace),
     )
 
 

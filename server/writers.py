@@ -21,6 +21,7 @@ from .schemas.chat import (
 from .schemas.common import GenerationBody
 from .schemas.completions import Completion, CompletionChoice
 from .schemas.logprobs import ChatLogprobs, CompletionLogprobs, PromptLogprobs
+from .schemas.speculation import ChunkStep, ChunkToken
 from .schemas.usage import MetricsBody, UsageBody
 from .token_strings import TokenStrings
 
@@ -32,6 +33,27 @@ class EnvelopeFields(TypedDict):
     created: int
     model: str
     system_fingerprint: str
+
+
+class StepCounter:
+    """Numbers the steps of every choice, for the chunks of a stream."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, int] = {}
+
+    def chunk(self, index: int, output: RequestOutput) -> list[ChunkStep] | None:
+        """None for an output without a trace."""
+        if not output.trace:
+            return None
+        first = self._steps.get(index, 0)
+        self._steps[index] = first + len(output.trace)
+        return [
+            ChunkStep(
+                step=number,
+                tokens=[ChunkToken(id=one.token_id, text=one.text, origin=one.origin) for one in step.tokens],
+            )
+            for number, step in enumerate(output.trace, start=first)
+        ]
 
 
 class Writer(Protocol):
@@ -99,6 +121,7 @@ class CompletionWriter:
         self._echo = echo
         self._shown = shown
         self._written: dict[int, int] = {}  # of choices that have begun: characters of the answer
+        self._steps = StepCounter()
 
     def answer(
         self, choices: Sequence[Collected], usage: UsageBody, metrics: MetricsBody | None
@@ -113,9 +136,12 @@ class CompletionWriter:
     def chunks(self, index: int, output: RequestOutput) -> list[Completion]:
         shown = self._shown
         news = output.token_ids if shown.every_token or shown.token_ids or shown.logprobs else output.text
-        if not news and output.finish_reason is None:
+        trace = self._steps.chunk(index, output)
+        if not news and not trace and output.finish_reason is None:
             return []
-        return [Completion(**self._envelope, choices=[self._choice(index, output)])]
+        choice = self._choice(index, output)
+        choice.trace = trace
+        return [Completion(**self._envelope, choices=[choice])]
 
     def usage_chunk(self, usage: UsageBody, metrics: MetricsBody | None) -> Completion:
         return Completion(**self._envelope, choices=[], usage=usage, metrics=metrics)
@@ -166,6 +192,7 @@ class ChatWriter:
         self._prompt = list(prompt) if shown.token_ids else None
         self._shown = shown
         self._started: set[int] = set()
+        self._steps = StepCounter()
 
     def answer(
         self, choices: Sequence[Collected], usage: UsageBody, metrics: MetricsBody | None
@@ -203,7 +230,8 @@ class ChatWriter:
         token_ids = list(output.token_ids) if self._shown.token_ids and output.token_ids else None
         logprobs = self._logprobs(output)
         news = output.text or token_ids or logprobs or (self._shown.every_token and output.token_ids)
-        if news or output.finish_reason is not None:
+        trace = self._steps.chunk(index, output)
+        if news or trace or output.finish_reason is not None:
             choice = ChatChunkChoice(
                 index=index,
                 delta=Delta(content=output.text or None),
@@ -211,6 +239,7 @@ class ChatWriter:
                 finish_reason=output.finish_reason,
                 stop_reason=output.stop_reason,
                 token_ids=token_ids,
+                trace=trace,
             )
             chunks.append(ChatChunk(**self._envelope, choices=[choice]))
         return chunks

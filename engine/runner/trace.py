@@ -127,13 +127,14 @@ def _children(
     figures = torch.stack([p, q, tests.accept, tests.threshold, tests.uniform], dim=2).tolist()
     topology = trees.candidates.topology.child_node[index]
     chosen = trees.decided.child[index, None] == slot
-    links = torch.stack([proposal.tokens, topology, tests.turn, chosen.long()], dim=2).tolist()
+    links = [proposal.tokens, topology, tests.turn, tests.shared.long(), chosen.long()]
+    places = torch.stack(links, dim=2).tolist()
     children: dict[int, list[_Child]] = {}
     nodes, num_head = trees.candidates.nodes[index].tolist(), proposal.num_head.tolist()
     tree = trees.candidates.places[rows[0]].tree
     for row, node in enumerate(nodes):
         children.setdefault(node, [])
-        for child, (token, below, turn, taken) in enumerate(links[row]):
+        for child, (token, below, turn, shared, taken) in enumerate(places[row]):
             if token < 0:
                 continue
             p_here, q_here, accept, threshold, uniform = figures[row][child]
@@ -149,6 +150,7 @@ def _children(
                 accept=accept,
                 threshold=_number(threshold),
                 uniform=_number(uniform),
+                shared=bool(shared),
                 reached=False,
                 kept=False,
             )

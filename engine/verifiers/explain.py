@@ -16,12 +16,13 @@ from .trials import NodeRule, Trials
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """The tests of ``K`` slots at ``B`` nodes. Slots whose turn is the same are settled by one draw."""
+    """The tests of ``K`` slots at ``B`` nodes."""
 
     accept: Tensor  # [B, K] float64: probability to be kept when the slot's turn comes
     threshold: Tensor  # [B, K] float64: ``t_i`` or ``rho``; NaN where the rule has no such number
     uniform: Tensor  # [B, K] float64: the test's; NaN where the children of the slot's node decide
     turn: Tensor  # [B, K] int64: the order of the tests
+    shared: Tensor  # [B, K] bool: one draw settles all of these, and the correction
 
 
 def explain(
@@ -39,14 +40,15 @@ def explain(
         in_head = slot < proposal.num_head[:, None]
         none = torch.full_like(accept, torch.nan)
         uniform = torch.where(links.child_row >= 0, none, uniforms)
-        return Tests(accept, none, uniform, torch.where(in_head, slot + len(slot), slot))
+        turn = torch.where(in_head, slot + len(slot), slot)
+        return Tests(accept, none, uniform, turn, torch.zeros_like(in_head))
     if not isinstance(verifier, NodeRule):
         raise TypeError(f"verifier {verifier.name!r} cannot be explained")
     trials = verifier.trials(law, proposal)
     threshold = _thresholds(verifier, law, proposal, trials)
     uniform = torch.where(trials.in_head, uniforms[:, :1], uniforms)
     turn = torch.where(trials.in_head, len(slot), slot)
-    return Tests(trials.accept_probability(), threshold, uniform, turn)
+    return Tests(trials.accept_probability(), threshold, uniform, turn, trials.in_head)
 
 
 def _thresholds(verifier: NodeRule, law: TargetLaw, proposal: Proposal, trials: Trials) -> Tensor:

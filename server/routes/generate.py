@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from fastapi import Request, Response
 
+from resispec.engine.outputs import RequestOutput
 from resispec.engine.request import Request as EngineRequest
 
 from ..answers import respond
 from ..deadline import ABORT_REASON
+from ..errors import invalid
 from ..generation import Generation
 from ..schemas.common import GenerationBody
 from ..state import AppState
@@ -59,7 +61,10 @@ async def start(
     """Queue ``requests`` in the engine: counted, logged, ended by their deadline and with ``scope``."""
     steps = StepLog()
     tracing = state.tracing
-    generation = Generation(state.client, requests, None if tracing is None else steps.add)
+    watchers: list[Callable[[int, RequestOutput], None]] = [] if tracing is None else [steps.add]
+    if any(item.speculation.trace for item in requests):
+        watchers.append(_keep_steps(request, body, state))
+    generation = Generation(state.client, requests, watchers)
     scope.enter_context(state.admission.track(generation))
     _watch_tokens(request.state.key, generation, state, scope)
     if request.state.deadline is not None:
@@ -72,6 +77,15 @@ async def start(
     scope.push_async_callback(generation.aclose)
     await generation.start()
     return generation
+
+
+def _keep_steps(
+    request: Request, body: GenerationBody, state: AppState
+) -> Callable[[int, RequestOutput], None]:
+    """Where the outputs' step traces go. Raises ApiError 400 where none are kept."""
+    if not state.step_traces.enabled:
+        raise invalid("speculation.trace", "this server keeps no steps; --trace-store-bytes makes room")
+    return state.step_traces.open(request.state.key, body.request_id or request.state.request_id)
 
 
 def _watch_tokens(key: str, generation: Generation, state: AppState, scope: AsyncExitStack) -> None:

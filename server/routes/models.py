@@ -7,10 +7,27 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from resispec.engine.outputs import EngineInfo
+
 from ..openapi import errors
 from ..state import AppState, State
 
 router = APIRouter()
+
+
+class VerifierInfo(BaseModel):
+    name: str
+    exact: bool
+
+
+class SpeculationLimits(BaseModel):
+    """What a request's ``speculation`` may ask for."""
+
+    mode: str  # unless the request names another
+    verifier: str  # the same
+    verifiers: list[VerifierInfo]
+    max_nodes: int
+    max_depth: int
 
 
 class Model(BaseModel):
@@ -21,6 +38,9 @@ class Model(BaseModel):
     root: str  # what the server was told to load
     draft: str | None
     max_model_len: int
+    generation_defaults: dict[str, float]  # of requests that do not say
+    speculation: SpeculationLimits | None  # null: there is no draft
+    traces: bool  # whether requests may have speculation.trace
 
 
 class ModelList(BaseModel):
@@ -46,4 +66,19 @@ def _model(name: str, state: AppState) -> Model:
         root=info.target,
         draft=info.draft,
         max_model_len=info.max_model_len,
+        generation_defaults=info.generation_defaults,
+        speculation=_speculation(info) if info.draft is not None else None,
+        traces=state.step_traces.enabled,
+    )
+
+
+def _speculation(info: EngineInfo) -> SpeculationLimits:
+    return SpeculationLimits(
+        mode=info.speculation,
+        verifier=info.verifier,
+        verifiers=[
+            VerifierInfo(name=name, exact=name not in info.inexact_verifiers) for name in info.verifiers
+        ],
+        max_nodes=info.max_tree_nodes,
+        max_depth=info.max_tree_depth,
     )

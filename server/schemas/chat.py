@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from .common import MAX_LOGPROBS, Body, GenerationBody
 from .logprobs import ChatLogprobs, PromptLogprobs
+from .speculation import ChunkStep
 from .structured import ResponseFormat, StructuredOutputs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
@@ -141,6 +142,7 @@ class ChatChunkChoice(BaseModel):
     finish_reason: str | None = None
     stop_reason: Absent[int | str] = None
     token_ids: Absent[list[int]] = None
+    trace: Absent[list[ChunkStep]] = None  # with speculation.trace
 
 
 class ChatChunk(Envelope):

@@ -62,6 +62,7 @@ class SpeculationOptions(Body):
     verifier: str | None = None
     tree: TreeOptions | None = None
     proposer: Annotated[Any, only()] = None
+    trace: bool | None = None  # keep every step, for /v1/requests/{id}/speculation
 
 
 class GenerationBody(Body):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, PlainValidator
 
 from .common import MAX_LOGPROBS, GenerationBody
 from .logprobs import CompletionLogprobs, PromptLogprobs
+from .speculation import ChunkStep
 from .structured import ResponseFormat, StructuredOutputs
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import check_prompt, only
@@ -62,6 +63,7 @@ class CompletionChoice(BaseModel):
     token_ids: Absent[list[int]] = None
     prompt_token_ids: Absent[list[int]] = None
     prompt_logprobs: Absent[PromptLogprobs] = None
+    trace: Absent[list[ChunkStep]] = None  # in a stream, with speculation.trace
 
 
 class Completion(Envelope):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import torch
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -182,3 +186,56 @@ def tiny_server(tiny_arguments: tuple[str, ...]) -> Iterator[ServerProcess]:
     server = start(*tiny_arguments)
     yield server
     assert server.stop() == 0, "".join(server.stderr)
+
+
+class Visits:
+    """Pages of the server in a browser, and what happened on them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self.seen: list[str] = []  # addresses asked for
+        self.complaints: list[str] = []  # warnings and errors on the console, and faults of scripts
+        self.contexts: list[BrowserContext] = []
+        self._refusals = False
+
+    def __call__(self, url: str, *, refusals: bool = False, **options: Any) -> Page:
+        """Open ``url`` in a browser of its own. refusals: the server is to refuse something."""
+        self._refusals |= refusals
+        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: self.seen.append(request.url))
+        page.on("console", self._listen)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.goto(url)
+        return page
+
+    def _listen(self, message: ConsoleMessage) -> None:
+        # A browser reports every answer that is an error, asked for or not.
+        expected = self._refusals and "Failed to load resource" in message.text
+        if message.type in ("error", "warning") and not expected:
+            self.complaints.append(message.text)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
+    sandbox = os.geteuid() != 0  # root cannot have it
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, chromium_sandbox=sandbox) as started,
+    ):
+        yield started
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visits]:
+    """Opens the page, for one test. Nothing may go wrong on it, and nothing may go elsewhere."""
+    visits = Visits(browser)
+    yield visits
+    for context in visits.contexts:
+        context.close()
+    assert visits.complaints == []
+    assert {urlsplit(url).hostname for url in visits.seen} <= {"127.0.0.1"}

@@ -26,6 +26,7 @@ from resispec.engine.outputs import (
     Usage,
 )
 from resispec.engine.request import Request, RequestError
+from resispec.engine.trace import StepTrace
 from resispec.server import prompts
 from resispec.server.app import create_app
 from resispec.server.lifecycle import Server
@@ -92,6 +93,7 @@ class Piece:
     stop_reason: int | str | None = None
     error: str | None = None
     delay: float = 0.0
+    trace: tuple[StepTrace, ...] = ()
 
 
 HELLO = (Piece("He", (72, 101)), Piece("", (108,)), Piece("llo", (108, 111), FinishReason.STOP, 256))
@@ -148,6 +150,7 @@ class FakeEngine:
                     prompt_logprobs=()
                     if sampling.prompt_logprobs is None or delivered > len(piece.tokens)
                     else _scores(request.prompt_token_ids[1:], sampling.prompt_logprobs),
+                    trace=piece.trace,
                 )
         finally:
             if not done:
