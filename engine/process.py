@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import queue
 import threading
@@ -262,6 +263,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
         connection.send(Failed("other", f"the engine could not start: {type(error).__name__}: {error}"))
         raise
     else:
+        gc.freeze()  # what is loaded stays; a collection that looks through it would hold up a step
         connection.send(engine.info)
         with contextlib.suppress(EOFError, OSError):  # the server is gone
             _serve(engine, connection)

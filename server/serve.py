@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shlex
 import signal
@@ -81,6 +82,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
         text = banner(client.info, settings, listener.getsockname()[1])
         server = Server(config, client, lifecycle, announce=lambda: print(text, flush=True))  # noqa: T201
         loop.remove_signal_handler(signal.SIGTERM)
+        gc.freeze()  # what is loaded stays; a collection that looks through it would hold up every stream
         try:
             await server.serve([listener])
         except OSError as exc:
