@@ -68,9 +68,11 @@ def test_greedy_text_is_the_plain_one(tiny: Any) -> None:
     for text in plain.values():
         for place in range(len(text)):
             assert text[place] not in naive(text[:place], words)
-    for nodes, depth in ((5, 2), (30, 6)):
+    for nodes, depth, proposers in ((5, 2, ("draft",)), (30, 6, ("draft",)), (12, 3, ("draft", "ngram"))):
         draft = LoadedDraft(256, model=tiny.model(0))
-        engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=nodes, max_tree_depth=depth)
+        engine = tiny.engine(
+            tiny.model(0), draft, max_tree_nodes=nodes, max_tree_depth=depth, proposers=proposers
+        )
         assert tiny.run(engine, greedy(words)).tokens == plain
 
 

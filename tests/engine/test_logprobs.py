@@ -89,6 +89,21 @@ def test_of_accepted_and_corrected_tokens(tiny: Any, verifier: str, temperature:
         check_outputs(tiny.model(0), request, outputs[request.request_id])
 
 
+@pytest.mark.parametrize("proposers", [("ngram",), ("draft", "ngram", "recycle")])
+def test_of_tokens_that_were_known_beforehand(tiny: Any, proposers: tuple[str, ...]) -> None:
+    engine = tiny.engine(tiny.model(0), close_draft(tiny), proposers=proposers)
+    requests = [
+        Request(str(i), prompt * 2, SamplingParams(0.5, max_tokens=40, seed=i, logprobs=i % 3))
+        for i, prompt in enumerate(prompts())
+    ]
+    outputs = run(engine, requests)
+    counted = [part[-1].metrics.speculation for part in outputs.values() if part[-1].metrics]
+    sources = [counts for part in counted if part for counts in part.by_source if counts.source != "draft"]
+    assert sum(counts.num_accepted for counts in sources) > 0
+    for request in requests:
+        check_outputs(tiny.model(0), request, outputs[request.request_id])
+
+
 def test_are_raw_whatever_a_request_changes(tiny: Any) -> None:
     sampling = SamplingParams(
         temperature=0.7,

@@ -177,6 +177,7 @@ def close(left: Any, right: Any) -> bool:
 async def test_completions(
     http: httpx.AsyncClient, echo: bool, top: int | None, n: int, verifier: str
 ) -> None:
+    drafted = 0
     for (place, prompt), stop in itertools.product(enumerate(PROMPTS), STOPS):
         body = {
             "prompt": prompt,
@@ -209,9 +210,11 @@ async def test_completions(
         delivered = [sum(len(part["token_ids"]) for part in event["choices"]) for event in events]
         if interval == 1 or top is not None:
             assert counts == list(itertools.accumulate(delivered))
+        drafted += answer["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
         if n == 1:
             plain = await whole(http, {**body, "speculation": {"enabled": False}})
             assert close(plain["choices"], answer["choices"])
+    assert drafted > 0, "no candidate was ever kept: the comparison would prove little"
 
 
 async def test_logprobs_go_with_the_text_of_their_chunk(http: httpx.AsyncClient) -> None:
