@@ -10,11 +10,12 @@ import torch
 from tokenizers import Tokenizer
 
 from resispec.models.causal import CausalModel
-from resispec.models.fit import fit
+from resispec.models.fit import fit, lay_out
 from resispec.models.head.module import HeadModule
 from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
 from resispec.models.pack import can_pack
+from resispec.models.quantize import QUANTIZATIONS
 
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
@@ -76,9 +77,9 @@ def assemble(
     cost_folder: where cost tables are kept between starts; None: no measurement, the steps must do.
     Raises ConfigError and ModelError.
     """
-    _check_config(config)
     model = target.model
     device = next(model.parameters()).device
+    _check_config(config, device)
     geometry, fit_notes = fit(model, target.context)
     draft_geometry = None
     if draft is not None and draft.head is not None:
@@ -110,8 +111,8 @@ def assemble(
         if can_pack(device, geometry.dtype):
             draft_step.pack()
         proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
-    if can_pack(device, geometry.dtype):  # last: the head takes its rows of the plain output matrix
-        target_step.pack()
+    # Last: the head takes its rows of the plain output matrix.
+    fit_notes += lay_out(model, config.quantization)
 
     costs = CostTable.guess(draft=proposer is not None)
     if cost_folder is not None:
@@ -169,6 +170,7 @@ def assemble(
         target_path=target.path,
         device=str(device),
         dtype=str(geometry.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,
         vocab_size=target.num_ids,
@@ -205,7 +207,16 @@ def _check_window(config: EngineConfig, *models: Any) -> None:
             )
 
 
-def _check_config(config: EngineConfig) -> None:
+def _check_config(config: EngineConfig, device: torch.device) -> None:
+    if config.quantization not in QUANTIZATIONS:
+        raise ConfigError(
+            f"quantization is {config.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
+        )
+    if config.quantization != "none" and device.type != "cpu":
+        raise ConfigError(
+            f"quantization is {config.quantization}, which works on a CPU only; use none on {device}",
+            "quantization",
+        )
     for name in config.proposers:
         if name not in (DRAFT, *SOURCES):
             raise ConfigError(

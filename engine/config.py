@@ -20,6 +20,7 @@ class EngineConfig:
     proposers: tuple[str, ...] = (DRAFT,)  # who says what may follow; the draft where there is one
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, float32, bfloat16, float16
+    quantization: str = "none"  # of the target's weights: none, int8, int4
     max_num_seqs: int = 16
     max_model_len: int | None = None  # tokens; None: the model's own context
     kv_memory: int | None = None  # bytes for the KV memory of both models together

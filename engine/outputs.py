@@ -184,6 +184,7 @@ class EngineInfo:
     target_path: str  # local folder with the tokenizer and the configuration
     device: str
     dtype: str
+    quantization: str  # of the target's weights: none, int8, int4
     max_model_len: int
     max_num_seqs: int
     vocab_size: int  # token ids below this exist in the tokenizer
@@ -200,3 +201,8 @@ class EngineInfo:
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     inexact_verifiers: tuple[str, ...] = ()  # of ``verifiers``, those that do not keep the target's law
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each
+
+    @property
+    def number_format(self) -> str:
+        """What the target computes with, in words: ``bfloat16`` or ``int8 weights, bfloat16``."""
+        return self.dtype if self.quantization == "none" else f"{self.quantization} weights, {self.dtype}"

@@ -7,6 +7,8 @@ from typing import Any
 from .causal import chunk_inputs, probe_geometry
 from .fuse import fuse
 from .kv import KVGeometry
+from .pack import can_pack, pack_linears
+from .quantize import quantize_linears
 from .selfcheck import SelfCheck
 
 
@@ -23,3 +25,15 @@ def fit(model: Any, max_positions: int) -> tuple[KVGeometry, tuple[str, ...]]:
     report = fuse(model, geometry, chunk_inputs(ids, 0, next(model.parameters()).device))
     check.run()
     return geometry, report.notes
+
+
+def lay_out(model: Any, quantization: str) -> tuple[str, ...]:
+    """Lay the weights of ``model`` out for the kernels of its device, in place, rounded if so wished.
+
+    quantization: none, int8 or int4. The plain weights are gone afterwards. Notes for whoever serves it.
+    """
+    device, dtype = model.device, model.dtype  # asked first: packed weights are no parameters
+    notes = quantize_linears(model, quantization) if quantization != "none" else ()
+    if can_pack(device, dtype):
+        pack_linears(model)
+    return notes

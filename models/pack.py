@@ -6,7 +6,7 @@ The packed product gives the same numbers; docs/performance.md has the ratio.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -40,14 +40,19 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace every `nn.Linear` of ``model`` in place; returns how many. Weights must be final."""
-    return sum(_pack_children(module) for module in list(model.modules()))
+    """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final."""
+    return replace_linears(model, PackedLinear)
 
 
-def _pack_children(module: nn.Module) -> int:
-    children: list[tuple[str, Any]] = [
-        (name, child) for name, child in module.named_children() if type(child) is nn.Linear
-    ]
-    for name, child in children:
-        setattr(module, name, PackedLinear(child))
-    return len(children)
+def replace_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module | None]) -> int:
+    """Put ``make(linear)`` in the place of every `nn.Linear`, where it is not None; returns how many.
+
+    One at a time, so that the weights of one layer at most are there twice.
+    """
+    replaced = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and (new := make(child)) is not None:
+                setattr(module, name, new)
+                replaced += 1
+    return replaced

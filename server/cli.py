@@ -15,6 +15,7 @@ from resispec.engine.config import ConfigError
 from .audit_command import audit
 from .bench_command import bench
 from .exit_codes import ExitCode, failed
+from .fidelity_command import fidelity
 from .options import settings_command
 from .settings import load_settings
 from .top.command import top
@@ -50,6 +51,7 @@ def _serve(flags: Mapping[str, Any]) -> None:
 
 app.command("serve")(settings_command(_serve))
 app.command("audit")(audit)
+app.command("fidelity")(fidelity)
 app.command("bench")(bench)
 app.command("top")(top)
 

@@ -121,7 +121,7 @@ def banner(info: EngineInfo, settings: ServerSettings, port: int) -> str:
     body = shlex.quote(json.dumps({"model": settings.model_names[0], "messages": messages}))
     lines = [
         f"ResiSpec is ready on {address}",
-        f"  models  target {target}, {draft} ({info.dtype} on {info.device})",
+        f"  models  target {target}, {draft} ({info.number_format} on {info.device})",
         f"  memory  {memory:.0f} MiB for the KV of {info.kv_rows} tokens; context {info.max_model_len}",
         *(f"  note    {note}" for note in info.notes),
         f"  try     curl {address}/v1/chat/completions {headers} -d {body}",

@@ -57,7 +57,7 @@ class AppState:
     @property
     def system_fingerprint(self) -> str:
         """Changes when the same request may get another answer: version, model or number format."""
-        identity = f"{self.version}|{self.info.target}|{self.info.dtype}"
+        identity = f"{self.version}|{self.info.target}|{self.info.number_format}"
         return f"fp_{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
     def resolve_model(self, name: str | None) -> str:

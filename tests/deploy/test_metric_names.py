@@ -28,6 +28,7 @@ INFO = EngineInfo(
     target_path="/t",
     device="cpu",
     dtype="float32",
+    quantization="none",
     max_model_len=64,
     max_num_seqs=4,
     vocab_size=128,

@@ -40,6 +40,7 @@ INFO = EngineInfo(
     target_path="/nowhere",
     device="cpu",
     dtype="float32",
+    quantization="none",
     max_model_len=64,
     max_num_seqs=2,
     vocab_size=VOCAB_SIZE,

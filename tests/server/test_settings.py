@@ -67,6 +67,7 @@ def test_every_engine_setting_is_passed_on():
         "draft": "d",
         "device": "cpu",
         "dtype": "float32",
+        "quantization": "int8",
         "max_num_seqs": 3,
         "max_model_len": 100,
         "kv_memory": 12345,

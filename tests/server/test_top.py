@@ -40,6 +40,7 @@ def metrics() -> Metrics:
         "target_path": "t",
         "device": "cpu",
         "dtype": "float32",
+        "quantization": "none",
         "max_model_len": 100,
         "max_num_seqs": 4,
         "vocab_size": 10,

@@ -1,0 +1,1 @@
+"""How near a number format's laws are to float32's."""
