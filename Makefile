@@ -63,6 +63,7 @@ check: $(DEV_STAMP) ## Lint, format and type checks
 	.venv/bin/python -m mypy
 	.venv/bin/python -m mypy tests
 	MYPYPATH=deploy/grafana .venv/bin/python -m mypy deploy/grafana/build.py
+	.venv/bin/python -m mypy docs/compatibility/build.py
 
 format: $(DEV_STAMP) ## Put the code into shape
 	.venv/bin/python -m ruff check --fix .

@@ -31,6 +31,9 @@ from .step_traces import StepTraceStore
 from .structured import Grammars
 from .tracing import start_tracing
 
+RESOURCES = (completions, chat, responses, tokenize, models, speculation, audit, health, page)
+ROUTERS = tuple(resource.router for resource in RESOURCES)
+
 
 def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> FastAPI:
     """The HTTP interface of ``client``. Does not close ``client``: who started it does.
@@ -57,12 +60,10 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     app.state.resispec = state
     client.on_stats(state.metrics.observe_step)
     client.on_stats(state.load.observe_step)
-    resources = (completions, chat, responses, tokenize, models, speculation, audit, health, page)
-    routers = [resource.router for resource in resources]
-    for router in routers:
+    for router in ROUTERS:
         app.include_router(router)
     app.mount("/page", page.files(), name="page")
-    errors.install(app, [route for router in routers for route in router.routes])
+    errors.install(app, [route for router in ROUTERS for route in router.routes])
     openapi.install(app, keys=state.keys.required, ignore_unknown=settings.ignore_unknown_fields)
     # The last one added is the outermost: every answer has an id and a log line, refused ones too.
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_bytes))

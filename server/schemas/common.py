@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from .validators import check_bad_words, check_logit_bias, check_stop, only
+from .validators import NO_EFFECT, check_bad_words, check_logit_bias, check_stop, only
 
 INT64 = 1 << 63
 MAX_SEQUENCES = 128
@@ -107,9 +107,9 @@ class GenerationBody(Body):
     speculation: SpeculationOptions | None = None
 
     # Without effect here; clients send them.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    safety_identifier: str | None = None
+    user: Annotated[str | None, Field(description=NO_EFFECT)] = None
+    metadata: Annotated[dict[str, Any] | None, Field(description=NO_EFFECT)] = None
+    safety_identifier: Annotated[str | None, Field(description=NO_EFFECT)] = None
     store: Annotated[Any, only(False)] = None
     service_tier: Annotated[Any, only("auto", "default")] = None
 

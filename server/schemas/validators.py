@@ -12,6 +12,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 MAX_BAD_WORDS = 256
 MAX_PROMPTS = 65536  # in one request; a server takes far fewer
 MAX_STRING = 1024  # characters of a stop string or bad word
+NO_EFFECT = "Accepted, without effect."
+"""The description of a field that clients send without meaning anything by it here."""
 
 
 @dataclass(frozen=True, eq=False)  # `Annotated` keeps one of equal marks, and 0 == False
