@@ -16,8 +16,8 @@ from .audit_command import audit
 from .bench_command import bench
 from .exit_codes import ExitCode, failed
 from .fidelity_command import fidelity
+from .loading import load_settings
 from .options import settings_command
-from .settings import load_settings
 from .top.command import top
 
 app = typer.Typer(

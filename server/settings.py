@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ByteSize,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -27,7 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
+from resispec.engine.config import DEFAULT, DEFAULT_NAME, EngineConfig
 from resispec.engine.request import SpeculationMode
 
 from .keys import read_keys
@@ -342,7 +332,7 @@ class ServerSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: given values (the flags), environment, the TOML file."""
         given = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
-        path = _config_path(given)
+        path = config_path(given)
         file = (TomlConfigSettingsSource(settings_cls, path),) if path else ()
         return (init_settings, env_settings, *file)
 
@@ -384,51 +374,7 @@ class ServerSettings(BaseSettings):
         )
 
 
-def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
-    """The settings from ``flags`` (only those given), the environment and the file.
-
-    Raises ConfigError naming the first setting at fault, its value, where it came from, and why.
-    """
-    path = _config_path(flags)
-    if path is not None:
-        _check_file(path)
-    try:
-        return ServerSettings(**flags)
-    except ValidationError as exc:
-        raise _explain(exc, flags, path) from None
-
-
-def _config_path(flags: Mapping[str, Any]) -> Path | None:
+def config_path(flags: Mapping[str, Any]) -> Path | None:
+    """The file that ``flags`` or the environment name, if one does."""
     path = flags.get("config") or os.environ.get(f"{ENV_PREFIX}CONFIG")
     return Path(path) if path else None
-
-
-def _check_file(path: Path) -> None:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigError(f"config: cannot read {path}: {exc.strerror}", "config") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"config: {path} is not TOML: {exc}", "config") from exc
-    for name in values:
-        if name not in ServerSettings.model_fields:
-            close = difflib.get_close_matches(name.replace("-", "_"), ServerSettings.model_fields, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else "see 'resispec serve --help'"
-            raise ConfigError(f"{name}: unknown setting in {path}; {hint}", name)
-
-
-def _explain(exc: ValidationError, flags: Mapping[str, Any], path: Path | None) -> ConfigError:
-    error = exc.errors(include_url=False)[0]
-    reason = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:
-        return ConfigError(reason, "draft")
-    name = str(error["loc"][0])
-    if name in flags:
-        source = f"--{name.replace('_', '-')}"
-    elif (variable := f"{ENV_PREFIX}{name.upper()}") in os.environ:
-        source = variable
-    else:
-        source = str(path)
-    value = "" if name == "api_key" else f" {error['input']!r}"  # a key is nobody else's business
-    purpose = ServerSettings.model_fields[name].description
-    return ConfigError(f"{name}:{value} (from {source}) cannot be used: {reason}. {purpose}", name)

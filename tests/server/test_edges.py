@@ -10,7 +10,7 @@ import pytest
 
 from resispec.engine.config import ConfigError
 from resispec.engine.outputs import FinishReason, StepStats
-from resispec.server.settings import load_settings
+from resispec.server.loading import load_settings
 
 BODY = {"prompt": "ab"}
 

@@ -14,7 +14,7 @@ from resispec.engine.config import ConfigError
 from resispec.engine.outputs import FinishReason
 from resispec.server import keys
 from resispec.server.keys import KeyFileError, KeyRing, read_keys
-from resispec.server.settings import load_settings
+from resispec.server.loading import load_settings
 
 BODY = {"prompt": "ab"}
 

@@ -13,8 +13,9 @@ from pydantic import SecretStr
 from resispec.engine.config import ConfigError
 from resispec.engine.openmp import openmp_for_engine
 from resispec.server.listen import AddressError, bind
+from resispec.server.loading import load_settings
 from resispec.server.serve import banner
-from resispec.server.settings import ServerSettings, load_settings
+from resispec.server.settings import ServerSettings
 
 
 @pytest.fixture(autouse=True)
