@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Hello there"}]
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 24}
+RESPONSE: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_output_tokens": 24}
 
 
 @pytest.fixture
@@ -134,3 +136,87 @@ async def test_many_at_once_answer_as_alone(tiny_server):
         alone = [await answer(prompt) for prompt in prompts]
         together = await asyncio.gather(*map(answer, prompts), *map(streamed, prompts))
     assert together == alone * 2
+
+
+def test_raw_responses(client):
+    raw = client.chat.completions.with_raw_response.create(
+        messages=MESSAGES, extra_headers={"X-Request-Id": "mine"}, **GREEDY
+    )
+    assert raw.headers["x-request-id"] == "mine"
+    assert raw.parse().choices[0].message.content
+    with client.completions.with_streaming_response.create(prompt="abc", stream=True, **GREEDY) as streamed:
+        lines = [line for line in streamed.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+
+
+def test_a_deadline_ends_an_answer(client):
+    answer = client.completions.create(
+        prompt="abc", model="tiny", max_tokens=400, extra_headers={"X-Request-Timeout": "0.05"}
+    )
+    [choice] = answer.choices
+    assert (choice.finish_reason, choice.stop_reason) == ("abort", "request_timeout")
+    assert answer.usage.completion_tokens < 400
+
+
+async def test_async_streams(tiny_server):
+    async with openai.AsyncOpenAI(base_url=f"{tiny_server.url}/v1", api_key="none", max_retries=0) as client:
+        whole = await client.chat.completions.create(messages=MESSAGES, **GREEDY)
+        stream = await client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY)
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        assert text == whole.choices[0].message.content
+        async with client.responses.stream(input="Hello there", **RESPONSE) as events:
+            kinds = [event.type async for event in events]
+        assert kinds[0] == "response.created"
+        assert kinds[-1] == "response.incomplete"
+
+
+def test_responses(client):
+    chat = client.chat.completions.create(messages=MESSAGES, **GREEDY).choices[0].message.content
+    whole = client.responses.create(input="Hello there", **RESPONSE)
+    assert whole.output_text == chat
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert whole.usage.output_tokens == 24
+    assert client.responses.retrieve(whole.id) == whole
+    text = ""
+    for event in client.responses.create(input=MESSAGES, stream=True, **RESPONSE):
+        if event.type == "response.output_text.delta":
+            text += event.delta
+    assert text == chat
+    assert event.type == "response.incomplete"
+    assert event.response.output_text == chat
+    client.responses.delete(whole.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(whole.id)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(input="x", previous_response_id=whole.id, **RESPONSE)
+    assert caught.value.param == "previous_response_id"
+
+
+def test_a_conversation_of_responses(client):
+    first = client.responses.create(input="Hello there", **RESPONSE)
+    second = client.responses.create(input="And then?", previous_response_id=first.id, **RESPONSE)
+    turns: Any = [*MESSAGES, {"role": "assistant", "content": first.output_text}]
+    turns.append({"role": "user", "content": "And then?"})
+    chat = client.chat.completions.create(messages=turns, **GREEDY)
+    assert second.output_text == chat.choices[0].message.content
+    # Without the store: what came out is sent back as it is.
+    by_hand: Any = [*MESSAGES, *first.output, {"role": "user", "content": "And then?"}]
+    assert client.responses.create(input=by_hand, store=False, **RESPONSE).output_text == second.output_text
+
+
+def test_cancelling_a_response(client):
+    with client.responses.create(
+        model="tiny", input="Hello there", max_output_tokens=400, stream=True, extra_body={"ignore_eos": True}
+    ) as stream:
+        for event in stream:
+            if event.type == "response.created":
+                assert client.responses.cancel(event.response.id).status == "cancelled"
+    assert event.type == "response.incomplete"
+    assert event.response.status == "cancelled"
+    assert event.response.usage.output_tokens < 400
+
+
+def test_tokenize_counts_as_usage_does(client, tiny_server):
+    body: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
+    counted = httpx.post(f"{tiny_server.url}/tokenize", json=body).json()["count"]
+    assert counted == client.chat.completions.create(messages=MESSAGES, **GREEDY).usage.prompt_tokens
