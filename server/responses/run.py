@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 
+from resispec.engine.outputs import RequestOutput
 from resispec.engine.request import RequestError
 
 from ..errors import ApiError, internal_error
 from ..generation import Collected, Generation
+from ..portions import Portions
 from ..report import metrics_body, usage_body
 from ..schemas.response import Event, Response, ResponseError
 from .store import Turn
@@ -22,7 +24,8 @@ logger = logging.getLogger(__name__)
 class ResponseRun:
     """Runs ``generation``, of one sequence, to its end.
 
-    turns: the conversation before the answer. on_end: called once, when nothing changes any more.
+    turns: the conversation before the answer. on_end: called once, when nothing changes any more. portions:
+    what cuts the outputs into events; None: one for each.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class ResponseRun:
         generation: Generation,
         turns: tuple[Turn, ...],
         on_end: Callable[[], None],
+        portions: Portions | None,
     ) -> None:
         self._writer = writer
         self._generation = generation
         self._turns = turns
         self._on_end = on_end
+        self._portions = portions
         self._collected = Collected()
         self._cancelled = False
         self._ending: Ending | None = None
@@ -48,7 +53,7 @@ class ResponseRun:
         ending = self._ending
         if ending is None and self._cancelled:
             ending = Ending("cancelled", int(time.time()))
-        return self._writer.response(self._collected.text, ending)
+        return self._writer.response(self._collected, ending)
 
     def cancel(self) -> bool:
         if self._cancelled or self._ending is not None:
@@ -64,7 +69,7 @@ class ResponseRun:
     async def whole(self) -> str:
         """The finished response as JSON. Raises RequestError, or ApiError 500 for a failed sequence."""
         try:
-            async for _ in self._texts():
+            async for _ in self._outputs():
                 pass
         except (RequestError, ApiError) as exc:
             self._fail(exc)
@@ -76,9 +81,10 @@ class ResponseRun:
         for event in self._writer.begin():
             yield _encode(event)
         try:
-            async for text in self._texts():
-                if text:
-                    yield _encode(self._writer.delta(text))
+            async for output in self._outputs():
+                for portion in self._split(output):
+                    if portion.text or portion.logprobs:
+                        yield _encode(self._writer.delta(portion))
         except (RequestError, ApiError) as exc:
             self._fail(exc)
         except Exception:
@@ -86,20 +92,23 @@ class ResponseRun:
             logger.exception("a stream failed")
             self._fail(internal_error())
         assert self._ending is not None
-        for event in self._writer.end(self._collected.text, self._ending):
+        for event in self._writer.end(self._collected, self._ending):
             yield _encode(event)
 
-    async def _texts(self) -> AsyncIterator[str]:
-        """The texts as they come; afterwards it has ended."""
+    async def _outputs(self) -> AsyncIterator[RequestOutput]:
+        """The outputs as they come; afterwards it has ended."""
         generation = self._generation
         async for _, output in generation.outputs():
             self._collected.add(output)
-            yield output.text
+            yield output
         usage = usage_body(generation.usages, 1, generation.speculation)
         metrics = metrics_body(list(generation.metrics.values()), usage.completion_tokens)
         ending = ending_of(self._collected, usage, metrics)
         # Who cancelled it was told so, even if its last token was on the way.
         self._end(replace(ending, status="cancelled", incomplete=None) if self._cancelled else ending)
+
+    def _split(self, output: RequestOutput) -> Iterable[RequestOutput]:
+        return (output,) if self._portions is None else self._portions.split(output)
 
     def _fail(self, exc: RequestError | ApiError) -> None:
         if isinstance(exc, RequestError):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resispec.engine.outputs import FinishReason
+from resispec.engine.outputs import FinishReason, RequestOutput, TokenLogprobs
 from resispec.engine.request import Request
 
 from ..generation import Collected
+from ..logprobs import LogprobFormat
+from ..schemas.logprobs import ContentLogprob
 from ..schemas.response import (
     Event,
     IncompleteDetails,
@@ -74,23 +76,31 @@ def ending_of(collected: Collected, usage: UsageBody, metrics: MetricsBody | Non
 class ResponseWriter:
     """Writes one response.
 
-    request: what the engine was asked, for the values that were used.
+    request: what the engine was asked, for the values that were used. logprobs: how to show them; None: not.
     """
 
     def __init__(
-        self, response_id: str, model: str, body: ResponsesRequest, request: Request, *, store: bool
+        self,
+        response_id: str,
+        model: str,
+        body: ResponsesRequest,
+        request: Request,
+        logprobs: LogprobFormat | None,
+        *,
+        store: bool,
     ) -> None:
         self.id = response_id
         self._item_id = f"msg_{response_id.removeprefix('resp_')}"
         self._model = model
         self._body = body
         self._sampling = request.sampling
+        self._logprobs = logprobs
         self._store = store
         self._created = int(time.time())
         self._numbers = itertools.count()
 
-    def response(self, text: str, ending: Ending | None) -> Response:
-        """The response with ``text`` so far; no ending: it is under way."""
+    def response(self, collected: Collected, ending: Ending | None) -> Response:
+        """The response with what there is of it so far; no ending: it is under way."""
         return Response(
             id=self.id,
             created_at=self._created,
@@ -102,7 +112,7 @@ class ResponseWriter:
             max_output_tokens=self._body.max_output_tokens,
             metadata=self._body.metadata or {},
             model=self._model,
-            output=[self._item(text, ending)] if text or ending else [],
+            output=[self._item(collected, ending)] if collected.text or ending else [],
             previous_response_id=self._body.previous_response_id,
             store=self._store,
             temperature=self._sampling.temperature,
@@ -113,8 +123,9 @@ class ResponseWriter:
 
     def begin(self) -> Iterator[Event]:
         """The events before the first text."""
-        yield self._lifecycle("response.created", self.response("", None))
-        yield self._lifecycle("response.in_progress", self.response("", None))
+        nothing = self.response(Collected(), None)
+        yield self._lifecycle("response.created", nothing)
+        yield self._lifecycle("response.in_progress", nothing)
         yield ItemEvent(
             type="response.output_item.added",
             sequence_number=next(self._numbers),
@@ -124,17 +135,27 @@ class ResponseWriter:
             type="response.content_part.added",
             sequence_number=next(self._numbers),
             item_id=self._item_id,
-            part=OutputText(text=""),
+            part=OutputText(text="", logprobs=[]),
         )
 
-    def delta(self, text: str) -> Event:
-        """The event for further ``text``."""
-        return TextDeltaEvent(sequence_number=next(self._numbers), item_id=self._item_id, delta=text)
+    def delta(self, output: RequestOutput) -> Event:
+        """The event for further text."""
+        return TextDeltaEvent(
+            sequence_number=next(self._numbers),
+            item_id=self._item_id,
+            delta=output.text,
+            logprobs=self._scores(output.logprobs),
+        )
 
-    def end(self, text: str, ending: Ending) -> Iterator[Event]:
-        """The events after the last text; ``text`` is all of it."""
-        item = self._item(text, ending)
-        yield TextDoneEvent(sequence_number=next(self._numbers), item_id=self._item_id, text=text)
+    def end(self, collected: Collected, ending: Ending) -> Iterator[Event]:
+        """The events after the last text."""
+        item = self._item(collected, ending)
+        yield TextDoneEvent(
+            sequence_number=next(self._numbers),
+            item_id=self._item_id,
+            text=collected.text,
+            logprobs=item.content[0].logprobs,
+        )
         yield PartEvent(
             type="response.content_part.done",
             sequence_number=next(self._numbers),
@@ -142,13 +163,17 @@ class ResponseWriter:
             part=item.content[0],
         )
         yield ItemEvent(type="response.output_item.done", sequence_number=next(self._numbers), item=item)
-        yield self._lifecycle(_LAST_EVENT[ending.status], self.response(text, ending))
+        yield self._lifecycle(_LAST_EVENT[ending.status], self.response(collected, ending))
 
     def _lifecycle(self, kind: LifecycleType, response: Response) -> Event:
         return LifecycleEvent(type=kind, sequence_number=next(self._numbers), response=response)
 
-    def _item(self, text: str, ending: Ending | None) -> OutputMessage:
+    def _scores(self, scores: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
+        return [] if self._logprobs is None else self._logprobs.chat(scores).content
+
+    def _item(self, collected: Collected, ending: Ending | None) -> OutputMessage:
         status: ItemStatus = "in_progress" if ending is None else "incomplete"
         if ending is not None and ending.status == "completed":
             status = "completed"
-        return OutputMessage(id=self._item_id, status=status, content=[OutputText(text=text)])
+        text = OutputText(text=collected.text, logprobs=self._scores(collected.logprobs))
+        return OutputMessage(id=self._item_id, status=status, content=[text])

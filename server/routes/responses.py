@@ -11,6 +11,7 @@ from ..answers import answer_whole, event_stream
 from ..deadline import set_deadline
 from ..errors import ApiError, invalid
 from ..openapi import EVENTS, answers, errors, link
+from ..portions import Portions
 from ..responses.run import ResponseRun
 from ..responses.store import Finished, Kept, Turn
 from ..responses.writer import ResponseWriter
@@ -18,6 +19,7 @@ from ..schemas.response import Deleted, Response
 from ..schemas.responses import ResponsesRequest
 from ..state import AppState, RequestScope, State
 from ..translate import check_fields, engine_requests
+from ..writers import Shown
 from .generate import admit, start
 
 router = APIRouter()
@@ -36,6 +38,8 @@ async def create_response(
 ) -> HttpResponse:
     """Answer a text or a conversation, laid out by the model's chat template."""
     check_fields(body, ignore_unknown=state.settings.ignore_unknown_fields)
+    if body.top_logprobs and body.answer_logprobs is None:
+        raise invalid("top_logprobs", "only together with include: ['message.output_text.logprobs']")
     model = state.resolve_model(body.model)
     store = _wants_store(body, state)
     turns = (*_earlier(body, request, state), *(item.for_template() for item in body.input))
@@ -56,7 +60,9 @@ async def create_response(
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
     )
-    writer = ResponseWriter(f"resp_{uuid.uuid4().hex}", model, body, requests[0], store=store)
+    response_id = f"resp_{uuid.uuid4().hex}"
+    logprobs = Shown.of(body, state.prompts.strings).logprobs
+    writer = ResponseWriter(response_id, model, body, requests[0], logprobs, store=store)
     generation = await start(request, body, requests, state, scope)
     key = request.state.key
 
@@ -65,7 +71,8 @@ async def create_response(
             finished = Finished(run.conversation, run.snapshot())
             state.responses.put(key, writer.id, finished, _size(finished))
 
-    run = ResponseRun(writer, generation, turns, finish)
+    cut = body.stream_interval is not None or logprobs is not None
+    run = ResponseRun(writer, generation, turns, finish, Portions(body.stream_interval) if cut else None)
     scope.callback(run.close)
     if store:
         state.responses.put(key, writer.id, run, _size(run))

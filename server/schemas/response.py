@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from .logprobs import ContentLogprob
 from .usage import Absent, MetricsBody, UsageBody
 
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -23,7 +24,7 @@ class OutputText(BaseModel):
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] = []
-    logprobs: Annotated[list[Any], Field(max_length=0)] = []
+    logprobs: list[ContentLogprob]
 
 
 class OutputMessage(BaseModel):
@@ -154,7 +155,7 @@ class TextDeltaEvent(Event):
     output_index: Literal[0] = 0
     content_index: Literal[0] = 0
     delta: str
-    logprobs: Annotated[list[Any], Field(max_length=0)] = []
+    logprobs: list[ContentLogprob]
 
 
 class TextDoneEvent(Event):
@@ -163,4 +164,4 @@ class TextDoneEvent(Event):
     output_index: Literal[0] = 0
     content_index: Literal[0] = 0
     text: str
-    logprobs: Annotated[list[Any], Field(max_length=0)] = []
+    logprobs: list[ContentLogprob]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from .common import Body, GenerationBody, StreamOptions
+from .common import MAX_LOGPROBS, Body, GenerationBody, StreamOptions
 from .validators import check_unicode, only
 
 PARTS = ("input_text", "output_text")
@@ -93,6 +93,8 @@ class ResponsesRequest(GenerationBody):
     instructions: str | None = None
     previous_response_id: Annotated[str | None, Field(max_length=128)] = None
     max_output_tokens: Annotated[int | None, Field(ge=1)] = None
+    include: Annotated[list[Literal["message.output_text.logprobs"]] | None, Field(fail_fast=True)] = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     store: bool | None = None
     text: TextOptions | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue] | None, Field(max_length=16)] = None
@@ -103,24 +105,24 @@ class ResponsesRequest(GenerationBody):
     background: Annotated[Any, only(False)] = None
     conversation: Annotated[Any, only()] = None
     context_management: Annotated[Any, only([])] = None
-    include: Annotated[Any, only([])] = None
     max_tool_calls: Annotated[Any, only()] = None
     parallel_tool_calls: Annotated[Any, only(True, False)] = None
     prompt: Annotated[Any, only()] = None
     reasoning: Annotated[Any, only({})] = None
     tool_choice: Annotated[Any, only("none", "auto")] = None
     tools: Annotated[Any, only([])] = None
-    top_logprobs: Annotated[Any, only(0)] = None
     truncation: Annotated[Any, only("disabled")] = None
 
     # Of the other endpoints; here they have another name or no place.
     max_tokens: Annotated[Any, only()] = None
     n: Annotated[Any, only(1)] = None
+    prompt_logprobs: Annotated[Any, only()] = None
     request_id: Annotated[Any, only()] = None
     return_token_ids: Annotated[Any, only(False)] = None
-    return_tokens_as_token_ids: Annotated[Any, only(False)] = None
-    prompt_logprobs: Annotated[Any, only()] = None
-    stream_interval: Annotated[Any, only()] = None
 
     def token_limit(self) -> tuple[str, int | None]:
         return "max_output_tokens", self.max_output_tokens
+
+    @property
+    def answer_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.include else None

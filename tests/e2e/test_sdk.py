@@ -192,6 +192,23 @@ def test_responses(client):
     assert caught.value.param == "previous_response_id"
 
 
+def test_log_probabilities_of_responses_are_those_of_chat(client):
+    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    chat = client.chat.completions.create(messages=MESSAGES, logprobs=True, top_logprobs=2, **GREEDY)
+    expected = chat.choices[0].logprobs.content
+    whole = client.responses.create(input="Hello there", **asked, **RESPONSE).output[0].content[0].logprobs
+    assert {len(entry.top_logprobs) for entry in whole} == {2}
+    streamed = []
+    for event in client.responses.create(input="Hello there", stream=True, **asked, **RESPONSE):
+        if event.type == "response.output_text.delta":
+            assert event.logprobs
+            streamed += event.logprobs
+    for found in (whole, streamed):
+        assert [entry.token for entry in found] == [entry.token for entry in expected]
+        values = [entry.logprob for entry in expected]
+        assert [entry.logprob for entry in found] == pytest.approx(values, abs=1e-3)
+
+
 def test_a_conversation_of_responses(client):
     first = client.responses.create(input="Hello there", **RESPONSE)
     second = client.responses.create(input="And then?", previous_response_id=first.id, **RESPONSE)
