@@ -14,6 +14,7 @@ from .errors import invalid
 from .prompts import Tokenizer
 from .schemas.chat import ChatRequest
 from .schemas.completions import CompletionRequest
+from .schemas.responses import ResponsesRequest, TextOptions
 from .schemas.structured import ResponseFormat, StructuredOutputs
 from .schemas.validators import is_unicode
 
@@ -31,9 +32,13 @@ class Grammars:
     def close(self) -> None:
         self._cache.close()
 
-    async def wanted(self, body: ChatRequest | CompletionRequest) -> StructuredSpec | None:
+    async def wanted(self, body: ChatRequest | CompletionRequest | ResponsesRequest) -> StructuredSpec | None:
         """What ``body`` asks of its answer's form. Raises ApiError 400 for what cannot be followed."""
-        found = wanted_structure(body.response_format, body.structured_outputs)
+        if isinstance(body, ResponsesRequest):
+            formatted = _from_text(body.text)
+        else:
+            formatted = _from_response_format(body.response_format)
+        found = _one(formatted, body.structured_outputs)
         if found is None:
             return None
         spec, field = found
@@ -57,26 +62,39 @@ class Grammars:
             raise invalid(field, f"compiling it takes longer than {COMPILE_SECONDS:g} s") from exc
 
 
-def wanted_structure(
-    response_format: ResponseFormat | None, structured_outputs: StructuredOutputs | None
-) -> tuple[StructuredSpec, str] | None:
-    """What is asked for, and the field that asks; None: free text. Raises ApiError 400 for two at once."""
-    formatted = _from_response_format(response_format) if response_format else None
+Wanted = tuple[StructuredSpec, str]
+"""What is asked for, and the field that asks."""
+
+
+def _one(formatted: Wanted | None, structured_outputs: StructuredOutputs | None) -> Wanted | None:
+    """The one that there is; None: free text. Raises ApiError 400 for two at once."""
     if structured_outputs is None:
         return formatted
     if formatted is not None:
-        raise invalid("structured_outputs", "not together with response_format; send one of them")
+        other = formatted[1].partition(".")[0]
+        raise invalid("structured_outputs", f"not together with {other}; send one of them")
     return _from_structured_outputs(structured_outputs)
 
 
-def _from_response_format(wanted: ResponseFormat) -> tuple[StructuredSpec, str] | None:
+def _from_text(text: TextOptions | None) -> Wanted | None:
+    wanted = text.format if text is not None else None
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return StructuredSpec("json_object"), "text.format"
+    return StructuredSpec("json_schema", json.dumps(wanted.schema_)), "text.format.schema"
+
+
+def _from_response_format(wanted: ResponseFormat | None) -> Wanted | None:
+    if wanted is None:
+        return None
     if wanted.type == "json_schema" and wanted.json_schema is not None:
         schema = wanted.json_schema.schema_
         return StructuredSpec("json_schema", json.dumps(schema or {})), "response_format.json_schema.schema"
     return (StructuredSpec("json_object"), "response_format") if wanted.type == "json_object" else None
 
 
-def _from_structured_outputs(wanted: StructuredOutputs) -> tuple[StructuredSpec, str]:
+def _from_structured_outputs(wanted: StructuredOutputs) -> Wanted:
     if wanted.json_ is not None:
         text = wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)
         return StructuredSpec("json_schema", text), "structured_outputs.json"

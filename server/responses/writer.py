@@ -27,10 +27,11 @@ from ..schemas.response import (
     Response,
     ResponseError,
     ResponseUsage,
+    TextConfig,
     TextDeltaEvent,
     TextDoneEvent,
 )
-from ..schemas.responses import ResponsesRequest
+from ..schemas.responses import ResponsesRequest, TextFormat
 from ..schemas.usage import MetricsBody, UsageBody
 
 CANCELLED = "cancelled"
@@ -94,6 +95,8 @@ class ResponseWriter:
         self._model = model
         self._body = body
         self._sampling = request.sampling
+        wanted = (body.text.format if body.text else None) or TextFormat(type="text")
+        self._format = wanted.model_dump(by_alias=True, exclude_none=True)
         self._logprobs = logprobs
         self._store = store
         self._created = int(time.time())
@@ -116,6 +119,7 @@ class ResponseWriter:
             previous_response_id=self._body.previous_response_id,
             store=self._store,
             temperature=self._sampling.temperature,
+            text=TextConfig(format=self._format),
             top_p=self._sampling.top_p,
             usage=ResponseUsage.of(ending.usage) if ending is not None and ending.usage else None,
             metrics=ending.metrics if ending else None,

@@ -59,6 +59,7 @@ async def create_response(
         prompt_field="input",
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
+        structured=await state.grammars.wanted(body),
     )
     response_id = f"resp_{uuid.uuid4().hex}"
     logprobs = Shown.of(body, state.prompts.strings).logprobs

@@ -81,12 +81,8 @@ class IncompleteDetails(BaseModel):
     reason: Literal["max_output_tokens", "request_timeout", "server_shutdown"]
 
 
-class TextFormat(BaseModel):
-    type: Literal["text"] = "text"
-
-
 class TextConfig(BaseModel):
-    format: TextFormat = TextFormat()
+    format: dict[str, Any]  # as it was asked for
 
 
 class Response(BaseModel):
@@ -108,7 +104,7 @@ class Response(BaseModel):
     service_tier: Literal["default"] = "default"
     store: bool
     temperature: float  # what was used, the model's own default included
-    text: TextConfig = TextConfig()
+    text: TextConfig
     tool_choice: Literal["auto"] = "auto"
     tools: Annotated[list[Any], Field(max_length=0)] = []
     top_p: float

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from .common import MAX_LOGPROBS, Body, GenerationBody, StreamOptions
+from .structured import StructuredOutputs
 from .validators import check_unicode, only
 
 PARTS = ("input_text", "output_text")
@@ -71,8 +72,27 @@ InputItems = Annotated[
 ]
 
 
+class TextFormat(Body):
+    """``strict`` makes no difference: every schema is followed to the letter."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _schema_goes_with_its_type(self) -> TextFormat:
+        given = (self.name, self.description, self.schema_, self.strict)
+        if self.type != "json_schema" and any(value is not None for value in given):
+            raise PydanticCustomError("invalid_value", "a schema goes with type json_schema only")
+        if self.type == "json_schema" and (self.name is None or self.schema_ is None):
+            raise PydanticCustomError("invalid_value", "type json_schema needs a name and a schema")
+        return self
+
+
 class TextOptions(Body):
-    format: Annotated[Any, only({"type": "text"})] = None
+    format: TextFormat | None = None
     verbosity: Annotated[Any, only("medium")] = None
 
 
@@ -97,6 +117,7 @@ class ResponsesRequest(GenerationBody):
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     store: bool | None = None
     text: TextOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue] | None, Field(max_length=16)] = None
     chat_template_kwargs: dict[str, Any] | None = None
     stream_options: ResponseStreamOptions | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -207,6 +208,20 @@ def test_log_probabilities_of_responses_are_those_of_chat(client):
         assert [entry.token for entry in found] == [entry.token for entry in expected]
         values = [entry.logprob for entry in expected]
         assert [entry.logprob for entry in found] == pytest.approx(values, abs=1e-3)
+
+
+def test_a_response_follows_a_schema(client):
+    schema = {
+        "type": "object",
+        "properties": {"digit": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "required": ["digit"],
+        "additionalProperties": False,
+    }
+    wanted: Any = {"format": {"type": "json_schema", "name": "digit", "schema": schema, "strict": True}}
+    answer = client.responses.create(model="tiny", input="A digit?", text=wanted, max_output_tokens=100)
+    assert answer.status == "completed"
+    assert json.loads(answer.output_text)["digit"] in range(10)
+    assert answer.text.format.name == "digit"
 
 
 def test_a_conversation_of_responses(client):

@@ -297,7 +297,11 @@ async def test_a_disconnect_cancels(running, engine, slow, app):
         ("request_id", "x"),
         ("stream_options", {"include_usage": True}),
         ("temperature", -1),
-        ("text", {"format": {"type": "json_object"}}),
+        ("text", {"format": {"type": "xml"}}),
+        ("text", {"format": {"type": "text", "schema": {}}}),
+        ("text", {"format": {"type": "json_schema", "name": "a"}}),
+        ("text", {"format": {"type": "json_schema", "name": "a", "schema": {"type": "nothing"}}}),
+        ("text", {"format": {"type": "json_object"}, "verbosity": "low"}),
         ("tools", [{"type": "web_search"}]),
         ("tool_choice", "required"),
         ("top_logprobs", 2),
@@ -329,6 +333,33 @@ async def test_what_clients_send_without_meaning_it(http):
         user="somebody",
         stream_options=None,
     )
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "name": "thing", "schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({"text": {"format": FORMAT}}, "json_schema"),
+        ({"text": {"format": {"type": "json_object"}}}, "json_object"),
+        ({"structured_outputs": {"regex": "[a-z]+"}}, "regex"),
+    ],
+)
+async def test_formats(http, engine, asked, kind):
+    body = await created(http, **asked)
+    spec = engine.requests[0].sampling.structured
+    assert spec.kind == kind
+    assert body["text"]["format"] == asked.get("text", {"format": {"type": "text"}})["format"]
+    if kind == "json_schema":
+        assert json.loads(spec.value) == SCHEMA
+
+
+async def test_one_format_at_a_time(http):
+    error = await refused(http, text={"format": FORMAT}, structured_outputs={"json_object": True})
+    assert error["param"] == "structured_outputs"
+    assert "not together with text" in error["message"]
 
 
 async def test_an_unknown_model(http):
