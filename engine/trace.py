@@ -31,6 +31,7 @@ class TraceCandidate:
     origin: str  # HEAD, TAIL, or the name of another source
     p: float  # the target's probability, at its parent
     q: float | None  # its probability in the law it was drawn from; None if it was chosen
+    draft: float | None  # in the draft's whole law at its parent; None if the draft was not asked there
     accept: float
     threshold: float | None  # what the test compared p/q with, where the rule has such a number
     uniform: float | None  # of its test; None where the children below decide

@@ -17,6 +17,7 @@ from ..known_tree import NOTHING_KNOWN, KnownTree
 from ..request import SamplingParams
 from ..tree import CandidateTree, TreeShape
 from ..verifiers.base import Proposal
+from .law import DraftLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class DraftItem:
     sampling: SamplingParams
     uniforms: tuple[float, ...] = ()  # one per child slot of the shape, fresh
     known: KnownTree = NOTHING_KNOWN
+    traced: bool = False  # keep the draft's law for the step's trace
 
     @property
     def root(self) -> int:
@@ -44,6 +46,7 @@ class GrownLevel:
     parents: Tensor  # [G, w] int64: slots of the expanded nodes
     children: Tensor  # [G, w, K] int64: the slot a kept child leads to, or -1; equal draws lead to one slot
     proposal: Proposal  # of the G * w nodes, request by request
+    law: DraftLaw | None = None  # there, if a request of the group is traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ..tree import TreeShape
 from .base import DraftItem, GrownGroup, GrownLevel
 from .children import Ranked, Truncation, propose_ranked, rank
 from .known import KnownNodes, known_nodes, put_first, put_slots_first
+from .law import DraftLaw
 
 _LEAST = -1e300  # a score above that of what does not exist
 TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
@@ -91,8 +92,9 @@ class GrowingTrees:
         repeated = self.temperature.repeat_interleave(width)
         num_tail_tokens = TAIL_TOKENS if level.num_tail else 0
         known = self._known_children()
+        logits = self.logits if vocab_ids is not None else self.logits[:, :num_ids]
         ranked = rank(
-            self.logits if vocab_ids is not None else self.logits[:, :num_ids],
+            logits,
             repeated,
             per_node + num_tail_tokens + (0 if known is None else known.tokens.shape[1]),
             vocab_ids,
@@ -132,7 +134,9 @@ class GrowingTrees:
             proposal = put_first(known.tokens, proposal)
             children = put_slots_first(known.slots, children)
             candidates, scores = self._join(known, ranked, candidates, scores)
-        self.levels.append(GrownLevel(self.frontier, children, proposal))
+        traced = any(item.traced for item in self.items)
+        law = DraftLaw(logits, repeated, vocab_ids) if traced else None
+        self.levels.append(GrownLevel(self.frontier, children, proposal, law))
         if depth + 1 < self.shape.depth:
             best = scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices
             self.frontier = candidates.gather(1, best)

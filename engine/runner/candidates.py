@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..drawing import Drawing
-from ..proposers.base import GrownGroup
+from ..proposers.base import GrownGroup, GrownLevel
 from ..tree import CandidateTree
 from ..verifiers.base import Links, Proposal
 from ..verifiers.walk import Topology
@@ -37,6 +37,7 @@ class Candidates:
     owners: tuple[int, ...]  # [E] index into the batch's owners
     test_slots: tuple[tuple[int, int, int], ...]  # [E] (owner, first uniform, how many) of each row
     places: tuple[Place, ...]  # [E]
+    levels: tuple[GrownLevel, ...] = ()  # that the draft has grown; the first rows are theirs, in order
 
     def drawings(self, rows: SequenceOf[int]) -> frozenset[Drawing]:
         """How the children of some rows were drawn."""
@@ -108,7 +109,15 @@ def gather_candidates(
             num_tail=proposal.num_tail * counts,
         )
     topology = Topology(children, row, root=torch.tensor(batch.roots, device=device))
-    return Candidates(proposal, topology, expanded, tuple(rows.owners), tuple(rows.tests), tuple(rows.places))
+    return Candidates(
+        proposal,
+        topology,
+        expanded,
+        tuple(rows.owners),
+        tuple(rows.tests),
+        tuple(rows.places),
+        tuple(level for group in groups for level in group.levels),
+    )
 
 
 def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> None:

@@ -216,4 +216,5 @@ def _draft_item(item: PlannedSequence, uniforms: tuple[float, ...]) -> DraftItem
         sequence.request.sampling,
         uniforms,
         item.tree.known if item.tree else NOTHING_KNOWN,
+        sequence.request.speculation.trace,
     )

@@ -124,7 +124,8 @@ def _children(
     if proposal.tail_probs.shape[1] > 0:
         drawn = proposal.tail_probs.gather(1, proposal.tail_index)
         q = torch.where(slot < proposal.num_head[:, None], q, drawn)
-    figures = torch.stack([p, q, tests.accept, tests.threshold, tests.uniform], dim=2).tolist()
+    draft = _draft_probs(trees.candidates)[index]
+    figures = torch.stack([p, q, draft, tests.accept, tests.threshold, tests.uniform], dim=2).tolist()
     topology = trees.candidates.topology.child_node[index]
     chosen = trees.decided.child[index, None] == slot
     links = [proposal.tokens, topology, tests.turn, tests.shared.long(), chosen.long()]
@@ -137,7 +138,7 @@ def _children(
         for child, (token, below, turn, shared, taken) in enumerate(places[row]):
             if token < 0:
                 continue
-            p_here, q_here, accept, threshold, uniform = figures[row][child]
+            p_here, q_here, draft_here, accept, threshold, uniform = figures[row][child]
             candidate = TraceCandidate(
                 slot=below - root,
                 parent=node - root,
@@ -147,6 +148,7 @@ def _children(
                 origin=_origin(below - root, is_head=child < num_head[row], tree=tree),
                 p=p_here,
                 q=_number(q_here),
+                draft=_number(draft_here),
                 accept=accept,
                 threshold=_number(threshold),
                 uniform=_number(uniform),
@@ -162,6 +164,19 @@ def _origin(slot: int, *, is_head: bool, tree: CandidateTree) -> str:
     if tree.known_node(slot):
         return tree.source_of(slot)
     return HEAD if is_head else TAIL
+
+
+def _draft_probs(candidates: Candidates) -> Tensor:
+    """[E, K] float64: the draft's probability of every child; NaN where the draft was not asked."""
+    tokens = candidates.proposal.tokens
+    probs = torch.full(tokens.shape, torch.nan, dtype=torch.float64, device=tokens.device)
+    first = 0
+    for level in candidates.levels:
+        end = first + level.parents.numel()
+        if level.law is not None:
+            probs[first:end] = level.law.probs(tokens[first:end])
+        first = end
+    return probs
 
 
 def _number(value: float) -> float | None:

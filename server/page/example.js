@@ -5,7 +5,7 @@
 /** @param {number} slot @param {number} parent @param {string} text @param {object} more */
 function candidate(slot, parent, text, more) {
   return {
-    slot, parent, depth: parent === 0 ? 1 : 2, child: 0, token_id: 0, text, origin: "head", p: 0, q: null,
+    slot, parent, depth: parent === 0 ? 1 : 2, child: 0, token_id: 0, text, origin: "head", p: 0, q: null, draft: null,
     accept: 0, threshold: null, uniform: null, shared: true, reached: true, kept: false, ...more,
   };
 }

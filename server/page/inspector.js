@@ -126,7 +126,7 @@ export class Inspector {
 
   /** @param {Step} step */
   table(step) {
-    const head = ["Token", "Depth", "From", "p", "q", "Accept", "Outcome"];
+    const head = ["Token", "Depth", "From", "Target", "Draft", "Accept", "Outcome"];
     const rows = step.candidates.map((candidate) => {
       const outcome = outcomeOf(candidate);
       const choose = h("button", { type: "button", class: "cell", click: () => this.pick(step, candidate) }, visible(candidate.text));
@@ -134,7 +134,7 @@ export class Inspector {
         String(candidate.depth),
         originOf(candidate.origin).name,
         share(candidate.p),
-        candidate.q === null ? "–" : share(candidate.q),
+        candidate.draft === null ? "–" : share(candidate.draft),
         share(candidate.accept),
         `${MARKS[outcome]} ${WORDS[outcome]}`,
       ];

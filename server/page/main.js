@@ -3,13 +3,14 @@
 import { Problem, getJson } from "./api.js";
 import { Chat } from "./chat.js";
 import { serverAway } from "./connection.js";
-import { hideDetails, showDetails } from "./details.js";
+import { hideDetails } from "./details.js";
 import { byId } from "./dom.js";
 import { Exactness } from "./exactness.js";
 import { Inspector } from "./inspector.js";
 import { setUpKey } from "./keys.js";
 import { Legend } from "./legend.js";
 import { watchServer } from "./live.js";
+import { setUpTokens } from "./pointing.js";
 import { Race } from "./race.js";
 import { drawSettings } from "./settings.js";
 import { loadSettings } from "./state.js";
@@ -110,58 +111,10 @@ function setUpComposer() {
   });
 }
 
-/** The token an event is about. @param {Event} event */
-function tokenOf(event) {
-  const element = event.target instanceof Element ? event.target.closest("[data-index]") : null;
-  const found = element && chat.find(element);
-  if (!element || !found) return null;
-  const index = Number(element.getAttribute("data-index"));
-  const tokens = found.message.tokens ?? [];
-  let place = 0;
-  while (index - place > 0 && tokens[index - place - 1][2] === tokens[index][2]) place += 1;
-  return { element, index, place, told: tokens[index], ...found };
-}
-
-function setUpTokens() {
-  const list = byId("messages");
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
-  const show = (/** @type {Event} */ event) => {
-    const found = tokenOf(event);
-    if (found) void showDetails(found.element, found.told, found.place, found.steps);
-  };
-  const open = (/** @type {Event} */ event) => {
-    const found = tokenOf(event);
-    if (!found?.steps) return;
-    found.answer.select(found.index);
-    chat.look(found.answer);
-    void inspector.open(found.steps, found.told[2], found.message.tokens ?? []);
-  };
-  list.addEventListener("pointerover", (event) => {
-    clearTimeout(timer);
-    if (event.pointerType === "mouse") timer = setTimeout(() => (tokenOf(event) ? show(event) : hideDetails()), 90);
-  });
-  list.addEventListener("pointerleave", () => {
-    clearTimeout(timer);
-    hideDetails();
-  });
-  list.addEventListener("scroll", hideDetails, { passive: true });
-  list.addEventListener("focusout", hideDetails);
-  list.addEventListener("token-shown", show);
-  list.addEventListener("token-chosen", open);
-  list.addEventListener("click", (event) => {
-    const button = event.target instanceof Element ? event.target.closest("[data-action]") : null;
-    if (!button) return open(event);
-    if (button.getAttribute("data-action") === "retry") return void chat.retry();
-    race.propose(chat.questionOf(button));
-    location.hash = "race";
-  });
-}
-
 setUpTheme();
 setUpKey(() => void loadModel());
 setUpComposer();
-setUpTokens();
+setUpTokens({ list: byId("messages"), chat, inspector, race });
 byId("composer").prepend(legend.element);
 window.addEventListener("hashchange", showView);
 showView();

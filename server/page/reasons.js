@@ -38,8 +38,9 @@ export function reasonFor(candidate, step) {
 /** The numbers behind the test. @param {Candidate} candidate */
 export function numbersOf(candidate) {
   const parts = [`target p = ${percent(candidate.p)}`];
+  if (candidate.draft !== null) parts.push(`draft ${percent(candidate.draft)}`);
   if (candidate.q !== null) {
-    parts.push(`draft q = ${percent(candidate.q)}`);
+    parts.push(`drawn with q = ${percent(candidate.q)}`);
     if (candidate.q > 0) parts.push(`p/q = ${number(candidate.p / candidate.q)}`);
   }
   if (candidate.threshold !== null) parts.push(`threshold t = ${number(candidate.threshold)}`);

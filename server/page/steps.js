@@ -6,7 +6,7 @@ const PAGE = 50;
 
 /**
  * @typedef {{ slot: number, parent: number, depth: number, child: number, token_id: number, text: string,
- *   origin: string, p: number, q: number | null, accept: number, threshold: number | null,
+ *   origin: string, p: number, q: number | null, draft: number | null, accept: number, threshold: number | null,
  *   uniform: number | null, shared: boolean, reached: boolean, kept: boolean }} Candidate
  * @typedef {{ token_id: number, text: string, origin: string, p: number, drawn: number | null }} Token
  * @typedef {{ index: number, position: number, verifier: string, candidates: Candidate[], tokens: Token[] }} Step

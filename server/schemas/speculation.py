@@ -24,6 +24,7 @@ class CandidateBody(BaseModel):
     origin: str  # head, tail, or the name of another source
     p: Probability  # under the target
     q: Probability | None  # in the law it was drawn from; null if it was chosen
+    draft: Probability | None  # in the draft's whole law; null if the draft was not asked there
     accept: Probability  # that it is kept when its turn comes
     threshold: Probability | None
     uniform: Probability | None

@@ -19,15 +19,19 @@ PROMPT = (5, 6, 7)
 NAMES = sorted(VERIFIERS)
 
 
-@pytest.fixture(scope="module")
-def engine(tiny: Any) -> Any:
-    """A draft that is the target with some noise, so that paths are long and tests fail too."""
+def draft_model(tiny: Any) -> Any:
+    """The target with some noise, so that paths are long and tests fail too."""
     model = tiny.model(0)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    return tiny.engine(tiny.model(0), LoadedDraft(256, model=model), allow_inexact=True)
+    return model
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Any) -> Any:
+    return tiny.engine(tiny.model(0), LoadedDraft(256, model=draft_model(tiny)), allow_inexact=True)
 
 
 def request(name: str, verifier: str, trace: bool = True, **sampling: Any) -> Request:
@@ -117,6 +121,23 @@ def test_probabilities_are_the_targets(tiny: Any, engine: Any) -> None:
     laws = (tiny.model(0)(torch.tensor([ids])).logits[0].double() / 0.8).softmax(dim=-1)
     for place, token in enumerate(tokens):
         assert math.isclose(token.p, float(laws[len(PROMPT) - 1 + place, token.token_id]), rel_tol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_candidates_have_the_drafts_probability(tiny: Any, engine: Any, temperature: float) -> None:
+    """Against a plain forward of the draft, for chosen and for drawn ones."""
+    told = steps(run(engine, request("a", "resispec", temperature=temperature))["a"])
+    ids = [*PROMPT, *(token.token_id for step in told for token in step.tokens)]
+    laws = (draft_model(tiny)(torch.tensor([ids])).logits[0].double() / (temperature or 1.0)).softmax(dim=-1)
+    seen = set()
+    for step in told:
+        for candidate in step.candidates:
+            assert candidate.draft is not None
+            if candidate.depth == 1:
+                expected = float(laws[len(PROMPT) - 1 + step.position, candidate.token_id])
+                assert math.isclose(candidate.draft, expected, rel_tol=1e-4)
+                seen.add(candidate.origin)
+    assert seen == ({HEAD} if temperature == 0 else {HEAD, TAIL})
 
 
 def test_draws_have_the_drafts_probability(engine: Any) -> None:

@@ -24,6 +24,7 @@ def candidate(slot: int, token_id: int, **changes: object) -> TraceCandidate:
         "origin": TAIL,
         "p": 1 / 3,
         "q": 0.5,
+        "draft": 0.4,
         "accept": 2 / 3,
         "threshold": None,
         "uniform": 0.1,
