@@ -29,7 +29,7 @@ _LOCAL = frozenset({_Way.HERE, _Way.PEERS, _Way.VERIFICATION})
 # Where each option means something; everywhere, if it is not listed. Elsewhere it is refused, not ignored.
 _BELONGS: dict[str, frozenset[_Way]] = {
     **dict.fromkeys(("target", "draft", "num_threads", "device", "dtype", "offline"), _LOCAL),
-    **dict.fromkeys(("transformers", "assisted", "sweep"), frozenset({_Way.HERE})),
+    **dict.fromkeys(("transformers", "assisted", "sweep", "proposers", "modes"), frozenset({_Way.HERE})),
     **dict.fromkeys(("nodes", "depth", "verifiers"), frozenset({_Way.HERE, _Way.VERIFICATION})),
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
@@ -92,6 +92,20 @@ def bench(
     ] = None,
     verifiers: Annotated[
         str | None, typer.Option(help="Verifiers to compare.", show_default=False, rich_help_panel=SWEEP)
+    ] = None,
+    proposers: Annotated[
+        str | None,
+        typer.Option(
+            help="Proposers to compare, several together with +: draft,ngram,draft+ngram.",
+            show_default=False,
+            rich_help_panel=SWEEP,
+        ),
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            help="Modes of speculation to compare: auto,fixed.", show_default=False, rich_help_panel=SWEEP
+        ),
     ] = None,
     verification: Annotated[
         bool,
@@ -254,7 +268,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     from resispec.engine.bench.settings import parse_list
 
     kinds: dict[str, Callable[[str], Any]] = {"batch": int, "temperature": float, "rate": float}
-    kinds |= {"prompts": str, "verifiers": str}
+    kinds |= {"prompts": str, "verifiers": str, "proposers": str, "modes": str}
     return {
         name: parse_list(value, kinds[name], name) if name in kinds and isinstance(value, str) else value
         for name, value in given.items()

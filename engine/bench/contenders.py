@@ -11,7 +11,6 @@ from ..engine import Engine
 from ..outputs import FinishReason, StepResult
 from ..request import Request, SamplingParams, SpeculationParams
 from .measurement import Measurement
-from .settings import Tree
 from .workload import Workload
 
 SETTLED = 6  # deliveries to each request in flight before a long prompt comes in between
@@ -56,13 +55,16 @@ class EngineContender:
     """An engine, driven as the server drives it: requests are added while others run."""
 
     def __init__(
-        self, name: str, engine: Engine, tree: Tree | None = None, verifier: str | None = None
+        self, name: str, engine: Engine, speculation: SpeculationParams | None = None, *, seeds: bool = False
     ) -> None:
-        """tree, verifier: what every request asks for; None: what the engine chooses."""
+        """speculation: what every request asks for; None: what the engine chooses.
+
+        seeds: give each request a seed, and so the same trees however many others run.
+        """
         self.name = name
         self._engine = engine
-        self._tree = tree
-        self._verifier = verifier
+        self._speculation = speculation or SpeculationParams()
+        self._seeds = seeds
         self._ids = count()
 
     def takes(self, workload: Workload) -> bool:  # noqa: ARG002
@@ -108,15 +110,9 @@ class EngineContender:
             temperature=workload.temperature,
             max_tokens=max_tokens or workload.tokens,
             ignore_eos=True,
-            # A request with a seed keeps its tree however many others run.
-            seed=None if self._tree is None else number,
+            seed=number if self._seeds else None,
         )
-        speculation = SpeculationParams(verifier=self._verifier)
-        if self._tree is not None:
-            speculation = SpeculationParams(
-                verifier=self._verifier, max_nodes=self._tree.nodes, max_depth=self._tree.depth
-            )
-        return Request(str(number), prompt, sampling, speculation)
+        return Request(str(number), prompt, sampling, self._speculation)
 
 
 class _Tally:

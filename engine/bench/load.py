@@ -15,8 +15,9 @@ from resispec.models.load.resolve import resolve
 from ..config import DEFAULT
 from ..engine import Engine
 from ..load import build_engine
+from ..request import SpeculationMode, SpeculationParams
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
-from .settings import BenchSettings, Tree
+from .settings import BenchSettings
 
 Loader = Callable[[], list[Contender]]
 
@@ -28,18 +29,18 @@ def loaders(
 
     Each has weights of its own, as it would alone: one target changes when it is packed for an engine.
     """
-    variants: list[tuple[str, Tree | None, str | None]] = [
-        *((f"{SPECULATIVE} {tree}", tree, None) for tree in settings.trees),
-        *((f"{SPECULATIVE} {verifier}", None, verifier) for verifier in settings.verifiers),
-    ] or [(SPECULATIVE, None, None)]
+    variants = list(speculations(settings))
 
     def plain() -> list[Contender]:
-        return [EngineContender(PLAIN, build_engine(settings.engine_config(None, max_model_len)))]
+        return [EngineContender(PLAIN, build_engine(settings.engine_config(max_model_len, speculates=False)))]
 
     def speculative() -> list[Contender]:
-        engine = build_engine(settings.engine_config(settings.draft, max_model_len))
-        _check_draft(engine)
-        return [EngineContender(name, engine, tree, verifier) for name, tree, verifier in variants]
+        engine = build_engine(settings.engine_config(max_model_len, speculates=True))
+        if settings.draft is not None:
+            _check_draft(engine)
+        # A sweep is about the trees named, also where many run and smaller ones would be chosen.
+        seeds = bool(settings.trees)
+        return [EngineContender(name, engine, wanted, seeds=seeds) for name, wanted in variants]
 
     def transformers() -> list[Contender]:
         from .transformers_contender import TransformersContender
@@ -56,12 +57,27 @@ def loaders(
         return [model.assisted(load_causal(draft, device=device, dtype=dtype, attn_implementation="sdpa")[0])]
 
     yield (PLAIN,), plain
-    if settings.draft is not None:
-        yield tuple(name for name, _, _ in variants), speculative
+    if variants:
+        yield tuple(name for name, _ in variants), speculative
     if settings.transformers:
         yield (TRANSFORMERS,), transformers
     if settings.assisted:
         yield (f"{TRANSFORMERS} assisted",), assisted
+
+
+def speculations(settings: BenchSettings) -> Iterator[tuple[str, SpeculationParams]]:
+    """The kinds of speculation to compare, each with its contender's name."""
+    for tree in settings.trees:
+        wanted = SpeculationParams(mode=SpeculationMode.FIXED, max_nodes=tree.nodes, max_depth=tree.depth)
+        yield f"{SPECULATIVE} {tree}", wanted
+    for verifier in settings.verifiers:
+        yield f"{SPECULATIVE} {verifier}", SpeculationParams(verifier=verifier)
+    for names in settings.proposers:
+        yield f"{SPECULATIVE} {names}", SpeculationParams(proposers=tuple(names.split("+")))
+    for mode in settings.modes:
+        yield f"{SPECULATIVE} {mode}", SpeculationParams(mode=SpeculationMode(mode))
+    if not settings.has_variants and settings.draft is not None:
+        yield SPECULATIVE, SpeculationParams()
 
 
 def draft_folder(settings: BenchSettings) -> Path | None:

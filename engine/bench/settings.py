@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..config import ConfigError, EngineConfig
-from ..tree import plan_shape
+from ..tree import DRAFT, plan_shape
 from .prompts import PROMPT_SETS
 from .serving.launch import Peer
 
@@ -45,6 +45,8 @@ class BenchSettings:
     assisted: bool = False  # transformers' own speculation too
     trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
     verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
+    proposers: tuple[str, ...] = ()  # the same: a proposer, or several with + between them
+    modes: tuple[str, ...] = ()  # the same: auto, fixed
     intruder: int | None = None  # tokens of a prompt that comes into the middle of each workload
     peers: tuple[Peer, ...] = ()  # other servers; with any, everybody is a server and measured over HTTP
     json: Path | None = None
@@ -73,16 +75,30 @@ class BenchSettings:
         """What each may be, but not with the others."""
         refused = (
             (self.trees and self.draft is None, "draft", "a sweep over trees needs a draft"),
-            (self.verifiers and self.draft is None, "draft", "verifiers need a draft"),
             (
-                self.verifiers and self.trees,
-                "verifiers",
-                "verifiers and trees are compared one at a time; leave out one",
+                (self.verifiers or self.modes) and self.draft is None and not self.proposers,
+                "draft",
+                "verifiers and modes need a draft, or proposers",
             ),
             (
-                self.peers and (self.verifiers or self.trees),
+                self.trees and (self.verifiers or self.proposers or self.modes),
+                "sweep",
+                "trees are compared by themselves; leave out verifiers, proposers and modes",
+            ),
+            (
+                self.peers and self.has_variants,
                 "peer",
-                "servers are measured as they are set up; leave out verifiers and trees",
+                "servers are measured as they are set up; leave out what is compared within one",
+            ),
+            (
+                DRAFT in self.used_proposers and self.draft is None,
+                "proposers",
+                "proposers has 'draft', but there is none",
+            ),
+            (
+                any(mode not in ("auto", "fixed") for mode in self.modes),
+                "modes",
+                f"modes is {', '.join(self.modes)}; use auto and fixed",
             ),
             (
                 self.intruder is not None and max(self.batch) == 1,
@@ -99,12 +115,23 @@ class BenchSettings:
             if applies:
                 raise ConfigError(reason, name)
 
-    def engine_config(self, draft: str | None, max_model_len: int) -> EngineConfig:
+    @property
+    def has_variants(self) -> bool:
+        """Whether several kinds of speculation are compared."""
+        return bool(self.trees or self.verifiers or self.proposers or self.modes)
+
+    @property
+    def used_proposers(self) -> tuple[str, ...]:
+        """All proposers that some contender uses; empty: the server's own."""
+        return tuple(dict.fromkeys(name for names in self.proposers for name in names.split("+")))
+
+    def engine_config(self, max_model_len: int, *, speculates: bool) -> EngineConfig:
         """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
         defaults = EngineConfig(self.target)
         return EngineConfig(
             self.target,
-            draft=draft,
+            draft=self.draft if speculates else None,
+            proposers=(speculates and self.used_proposers) or defaults.proposers,
             device=self.device,
             dtype=self.dtype,
             max_num_seqs=max(self.batch) + (self.intruder is not None),

@@ -21,7 +21,7 @@ from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
-from ..sampling.weights import NodeContext, NodeLaws, target_law
+from ..sampling.weights import NodeContext, NodeLaws, target_law_
 from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
@@ -104,7 +104,7 @@ class Verification:
         uniforms = torch.tensor(
             [owner.final for owner in self._owners], dtype=torch.float64, device=self._device
         )
-        last = draw_or_fall_back(weights, laws.law.weights.double(), uniforms)
+        last = draw_or_fall_back(weights, laws.law.weights, uniforms)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
@@ -190,7 +190,7 @@ class Verification:
                 if rows.bad_words
                 else None,
             )
-        return target_law(logits[nodes], rows, context)
+        return target_law_(logits[nodes], rows, context)
 
     def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
         """What the requests behind some rows have seen; each request is counted once."""

@@ -27,16 +27,19 @@ def draw(weights: Tensor, uniforms: Tensor) -> Draw:
     tokens = tokens.clamp(max=weights.shape[1] - 1)
     # A parallel prefix sum need not be monotone to the last bit, so the search may stop a step astray.
     stray = weights.gather(1, tokens) <= 0
-    tokens = torch.where(stray, weights.argmax(dim=1, keepdim=True), tokens)[:, 0]
-    return Draw(tokens, total[:, 0] <= 0)
+    if weights.device.type != "cpu" or bool(stray.any()):
+        tokens = torch.where(stray, weights.argmax(dim=1, keepdim=True), tokens)
+    return Draw(tokens[:, 0], total[:, 0] <= 0)
 
 
 def draw_or_fall_back(weights: Tensor, fallback: Tensor, uniforms: Tensor) -> Draw:
-    """Draw from ``weights``, or from ``fallback`` ([R, V] float64) in rows that sum to 0.
+    """Draw from ``weights``, or from ``fallback`` ([R, V] of any floating dtype) in rows that sum to 0.
 
     A correction whose mass rounds to 0 is impossible in exact arithmetic; ``empty`` marks the rows
     where it happened, to be counted.
     """
     empty = weights.sum(dim=1) <= 0
-    drawn = draw(torch.where(empty[:, None], fallback, weights), uniforms)
+    if weights.device.type != "cpu" or bool(empty.any()):
+        weights = torch.where(empty[:, None], fallback.double(), weights)
+    drawn = draw(weights, uniforms)
     return Draw(drawn.tokens, empty)

@@ -17,6 +17,8 @@ from .rows import SamplingRows, TokenRules, TruncationRows
 from .sums import row_sums
 from .truncation import truncation_cutoff
 
+_CPU_ROWS = 4  # rows taken through all operations together on a CPU: they stay in its cache
+
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -40,28 +42,42 @@ def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None =
     logits: [B, V] float32, left as they are. Greedy rows are one-hot at the largest logit, the lowest
     id on ties. Raises ValueError if a row's parameters look at its path and ``context`` is missing.
     """
+    return target_law_(logits.clone(), rows, context)
+
+
+def target_law_(logits: Tensor, rows: SamplingRows, context: NodeContext | None = None) -> NodeLaws:
+    """`target_law` in the memory of the ``logits``: their last use."""
     logits = adjusted_logits(logits, rows, context)
-    best = logits.amax(dim=1, keepdim=True)
-    bad = ~best[:, 0].isfinite()
-    all_greedy = rows.greedy.shape[0] == logits.shape[0]
-    if all_greedy:
-        weights = torch.zeros_like(logits)
-        weights.scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
+    if rows.greedy.shape[0] == logits.shape[0]:
+        best, token = logits.amax(dim=1), logits.argmax(dim=1)
+        weights = logits.zero_().scatter_(1, token[:, None], 1.0)
     else:
-        # One that float32 holds as 0 or infinity would make NaN of the largest logit, or of a masked one.
-        limits = torch.finfo(torch.float32)
-        temperature = rows.temperature.clamp(limits.tiny, limits.max)
-        weights = (logits - best).div_(temperature[:, None]).exp_()
+        token = logits[rows.greedy].argmax(dim=1)
+        best, weights = _exponentiate_(logits, rows.temperature)
         if rows.truncation is not None:
             _truncate(weights, rows.truncation)
         if rows.greedy.shape[0] > 0:
-            token = logits[rows.greedy].argmax(dim=1)
             weights.index_fill_(0, rows.greedy, 0.0)
             weights[rows.greedy, token] = 1.0
+    bad = ~best.isfinite()
     if logits.device.type != "cpu" or bool(bad.any()):
         weights.masked_fill_(bad[:, None], 0.0)
         weights[:, 0] += bad  # some law, so that nothing downstream divides by 0
     return NodeLaws(TargetLaw(weights, row_sums(weights)), bad)
+
+
+def _exponentiate_(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's largest logit, [B], and ``exp((logit - largest) / temperature)`` in place of the logits."""
+    # A temperature that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
+    limits = torch.finfo(torch.float32)
+    scale = temperature.clamp(limits.tiny, limits.max)[:, None]
+    best = logits.new_empty(logits.shape[0], 1)
+    step = _CPU_ROWS if logits.device.type == "cpu" else max(1, logits.shape[0])
+    for start in range(0, logits.shape[0], step):
+        part = slice(start, start + step)
+        torch.amax(logits[part], dim=1, keepdim=True, out=best[part])
+        logits[part].sub_(best[part]).div_(scale[part]).exp_()
+    return best[:, 0], logits
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:

@@ -115,6 +115,34 @@ def test_a_sweep_has_a_row_for_every_tree(folder):
     assert steps == {"plain": 1, **expected}
 
 
+def test_verifiers_proposers_and_modes_have_rows(folder):
+    changes = {"prompts": ("copy",), "batch": (1,), "repeats": 1, "transformers": False, "tokens": 12}
+    wanted = {"verifiers": ("target",), "proposers": ("ngram", "draft+ngram"), "modes": ("auto", "fixed")}
+    report = bench(settings(folder, **changes, **wanted), QUIET)
+    steps = {row.case.contender: row.tokens_per_step.median for row in report.rows}
+    assert list(steps) == [
+        "plain",
+        *("speculative target", "speculative ngram", "speculative draft+ngram"),
+        *("speculative auto", "speculative fixed"),
+    ]
+    assert steps["plain"] == 1
+    assert steps["speculative fixed"] > 1.5
+    alone = settings(folder, draft=None, proposers=("ngram",), **changes)
+    assert [row.error for row in bench(alone, QUIET).rows] == [None, None]
+
+
+def test_a_long_prompt_comes_into_the_middle(folder):
+    changes = {"prompts": ("chat",), "batch": (2,), "repeats": 1, "tokens": 24, "intruder": 40, "draft": None}
+    report = bench(settings(folder, **changes, assisted=True), QUIET)
+    assert [(row.case.contender, row.case.prompts) for row in report.rows[:2]] == [
+        ("plain", "chat"),
+        ("plain", "chat+40"),
+    ]
+    for row in report.rows[:2]:
+        assert row.error is None
+        assert row.gap_max_ms.median >= row.gap_ms.median > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from resispec.engine.bench.contenders import BenchError, EngineContender
-from resispec.engine.bench.settings import Tree
 from resispec.engine.bench.transformers_contender import TransformersContender
 from resispec.engine.bench.workload import Workload
 from resispec.engine.build import LoadedDraft
 from resispec.engine.engine import Engine
 from resispec.engine.outputs import StepResult
-from resispec.engine.request import RequestError
+from resispec.engine.request import RequestError, SpeculationParams
 
 PROMPTS = tuple((7 + n, 9, 11, 2 * n + 13) for n in range(4))
 
@@ -75,7 +74,7 @@ def test_plain_gives_one_token_a_step(tiny):
 
 
 def test_a_perfect_draft_shows(tiny):
-    tree = Tree(9, 2)
+    tree = SpeculationParams(max_nodes=9, max_depth=2)
     measured = EngineContender("speculative", pair(tiny), tree).run(work(tokens=16))
     # One token with the prompt, then five times three: two drafted and the one behind them.
     assert measured.tokens_per_step == 3
@@ -90,7 +89,7 @@ def test_batch_many_are_in_flight(tiny):
 
 def test_the_tree_asked_for_is_grown_under_load(tiny):
     engine = pair(tiny, max_tree_nodes=16, max_tree_depth=4, max_step_nodes=16)
-    contender = EngineContender("speculative 5x1", engine, Tree(5, 1))
+    contender = EngineContender("5x1", engine, SpeculationParams(max_nodes=5, max_depth=1), seeds=True)
     measured = contender.run(work(batch=4, temperature=1.0))
     assert measured.nodes_per_tree == 5
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from resispec.engine.bench.prompts import PROMPT_SETS
+from resispec.engine.bench.serving.launch import Peer
 from resispec.engine.bench.settings import BenchSettings, Tree, parse_list, sweep_trees
 from resispec.engine.config import ConfigError
 from resispec.engine.tree import plan_shape
@@ -25,6 +26,13 @@ from resispec.engine.tree import plan_shape
         ({"repeats": 0}, "repeats"),
         ({"num_threads": 0}, "num_threads"),
         ({"draft": None, "trees": (Tree(4, 2),)}, "draft"),
+        ({"draft": None, "verifiers": ("target",)}, "draft"),
+        ({"trees": (Tree(4, 2),), "modes": ("auto",)}, "sweep"),
+        ({"modes": ("often",)}, "modes"),
+        ({"draft": None, "proposers": ("draft+ngram",)}, "proposers"),
+        ({"peers": (Peer("vllm", "python"),), "proposers": ("ngram",)}, "peer"),
+        ({"intruder": 100, "batch": (1,)}, "intruder"),
+        ({"assisted": True, "transformers": False}, "assisted"),
     ],
 )
 def test_bad_settings(changes, name):
@@ -58,9 +66,16 @@ def test_a_sweep_lists_equal_trees_once():
 
 
 def test_an_engine_can_grow_every_tree_of_a_sweep():
-    config = BenchSettings(trees=(Tree(16, 2), Tree(4, 5)), batch=(2, 4)).engine_config("default", 100)
+    config = BenchSettings(trees=(Tree(16, 2), Tree(4, 5)), batch=(2, 4)).engine_config(100, speculates=True)
     assert (config.max_tree_nodes, config.max_tree_depth, config.max_num_seqs) == (16, 5, 4)
     assert not config.prefix_caching  # else the second repeat would have no prompts to run
+
+
+def test_an_engine_has_the_proposers_that_are_compared():
+    settings = BenchSettings(proposers=("ngram", "draft+ngram+suffix"))
+    assert settings.engine_config(100, speculates=True).proposers == ("ngram", "draft", "suffix")
+    assert settings.engine_config(100, speculates=False).proposers == ("draft",)
+    assert settings.engine_config(100, speculates=False).draft is None
 
 
 def test_prompts_are_many_and_different():
