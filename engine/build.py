@@ -19,6 +19,7 @@ from resispec.models.quantize import QUANTIZATIONS
 
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
+from .budget.meter import SpeedMeter
 from .config import ConfigError, EngineConfig
 from .cost.measure import Limits
 from .cost.start import Pair, cost_key, start_costs
@@ -190,7 +191,7 @@ def assemble(
         ),
         notes=notes,
     )
-    return Engine(info, target.tokenizer, kv, scheduler, runner, controller)
+    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, SpeedMeter(step_costs))
 
 
 def _check_window(config: EngineConfig, *models: Any) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tokenizers import Tokenizer
 
 from .budget.controller import Controller
+from .budget.meter import PlainStep, SpeedMeter
 from .detokenizer import IncrementalDetokenizer
 from .grammar.allowed import AllowedTokens
 from .grammar.cache import GrammarCache
@@ -55,6 +56,7 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         controller: Controller,
+        meter: SpeedMeter,
     ) -> None:
         self.info = info
         self._tokenizer = tokenizer
@@ -62,6 +64,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._controller = controller
+        self._meter = meter
         self._sources = SourceFactory()
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
@@ -121,7 +124,7 @@ class Engine:
 
     def step(self) -> StepResult:
         """Run one step for everybody there is room for."""
-        began = time.perf_counter()
+        started, began = time.monotonic(), time.perf_counter()
         ended, self._ended = self._ended, []
         tally = StepTally(finished=[stats for _, stats in ended])
         outputs = [output for output, _ in ended]
@@ -131,7 +134,10 @@ class Engine:
         scheduled = time.perf_counter()
         result, errors = self._run(plan.items)
         committing = time.perf_counter()
-        outputs += self._commit(plan.items, result, errors, tally)
+        plain, now = self._meter.plain_step(plan.items), time.monotonic()
+        outputs += self._commit(plan.items, result, errors, tally, plain, now)
+        if not errors:
+            self._meter.finish(plain, result.sample_seconds, started, now, more=bool(self._sequences))
         phases = (
             ("schedule", scheduled - began),
             ("draft", result.draft_seconds),
@@ -195,6 +201,8 @@ class Engine:
         result: RunResult,
         errors: dict[int, Exception],
         tally: StepTally,
+        plain: PlainStep,
+        now: float,
     ) -> list[RequestOutput]:
         self._share_time(items, result)
         self._runner.keep(
@@ -204,7 +212,6 @@ class Engine:
                 if outcome is not None and not outcome.bad
             ]
         )
-        now = time.monotonic()
         outputs: list[RequestOutput] = []
         for index, (item, outcome) in enumerate(zip(items, result.outcomes, strict=True)):
             tally.prompt_tokens += item.num_tokens if item.sequence.num_output == 0 else 0
@@ -217,7 +224,7 @@ class Engine:
                 elif outcome.bad:
                     raise ArithmeticError("the model's logits are not numbers")
                 else:
-                    outputs.append(self._commit_block(item, outcome, tally, now))
+                    outputs.append(self._commit_block(item, outcome, tally, plain, now))
             except Exception as error:  # noqa: BLE001  this request's own; the others go on
                 _log.error("request %s failed", item.sequence.request_id, exc_info=error)
                 outputs.append(self._fail(item.sequence, error, tally, now))
@@ -231,7 +238,7 @@ class Engine:
         self._declare(sequence, ())
 
     def _commit_block(
-        self, item: PlannedSequence, outcome: Outcome, tally: StepTally, now: float
+        self, item: PlannedSequence, outcome: Outcome, tally: StepTally, plain: PlainStep, now: float
     ) -> RequestOutput:
         """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
         sequence = item.sequence
@@ -253,6 +260,8 @@ class Engine:
         unshown = len(tokens) - len(piece.ends)  # an EOS or stop id
         is_first = sequence.num_output == 0
 
+        if item.decodes:
+            sequence.tally.decoded(plain, len(tokens))
         slots = outcome.slots[: len(tokens)]
         ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens
         if item.tree is not None:
@@ -326,7 +335,8 @@ class Engine:
         if not self.info.proposers or sequence.mode is SpeculationMode.OFF:
             return None
         exact = VERIFIERS[sequence.verifier].exact
-        return sequence.tally.metrics(sequence.verifier, exact, sequence.mode, sequence.notes)
+        seconds = (sequence.last_token_time or 0.0) - (sequence.first_token_time or 0.0)
+        return sequence.tally.metrics(sequence.verifier, exact, sequence.mode, sequence.notes, seconds)
 
     def _usage(self, sequence: Sequence) -> Usage:
         return Usage(sequence.num_prompt, sequence.num_output, sequence.cached_tokens)

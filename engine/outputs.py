@@ -45,6 +45,25 @@ class SpeculationMetrics:
     draft_ms: float = 0.0  # this request's even share of the time of each step it was in
     verify_ms: float = 0.0
     overhead_ms: float = 0.0
+    decode_ms: float = 0.0  # first token to last
+    plain_ms: float = 0.0  # that plain decoding would have taken for it, at the same batch sizes
+    num_decoded_tokens: int = 0  # in that time
+    num_measured_tokens: int = 0  # of them, those whose plain time comes from plain steps of that batch size
+
+    @property
+    def speedup(self) -> float | None:
+        """Plain decoding's time over the real one; None where nothing was decoded."""
+        return self.plain_ms / self.decode_ms if self.decode_ms > 0 and self.plain_ms > 0 else None
+
+    @property
+    def baseline_ms_per_token(self) -> float | None:
+        """What a token of plain decoding would have taken."""
+        return self.plain_ms / self.num_decoded_tokens if self.num_decoded_tokens else None
+
+    @property
+    def baseline_measured(self) -> float:
+        """Share of the tokens whose baseline was measured; the others' was predicted. In [0, 1]."""
+        return self.num_measured_tokens / max(1, self.num_decoded_tokens)
 
     @property
     def mean_acceptance_length(self) -> float:

@@ -57,6 +57,16 @@ class PlannedSequence:
         return self.num_tokens == self.sequence.remaining
 
     @property
+    def decodes(self) -> bool:
+        """Whether this is one of the steps after the prompt's, until it is committed."""
+        return self.sequence.is_decoding
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence that this step attends to, candidates left out."""
+        return self.sequence.target_rows + self.num_tokens
+
+    @property
     def num_nodes(self) -> int:
         return self.tree.num_nodes if self.tree else 0
 

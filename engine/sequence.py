@@ -15,6 +15,7 @@ from .tree import CandidateTree
 
 if TYPE_CHECKING:
     from .budget.history import History
+    from .budget.meter import PlainStep
     from .detokenizer import IncrementalDetokenizer
     from .grammar.base import Constraint
     from .kv.prefix_cache import CacheEntry
@@ -37,6 +38,15 @@ class SpeculationTally:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     overhead_seconds: float = 0.0
+    plain_seconds: float = 0.0  # that plain decoding would have taken for the tokens after the first
+    num_decoded: int = 0  # these tokens
+    num_measured: int = 0  # those whose plain time comes from plain steps of the same batch size
+
+    def decoded(self, step: PlainStep, count: int) -> None:
+        """``count`` tokens came out of a step; prompts in it would have held plain decoding up once, too."""
+        self.plain_seconds += count * step.seconds + step.prompt_seconds
+        self.num_decoded += count
+        self.num_measured += count if step.is_measured else 0
 
     def add(self, tree: CandidateTree, path: SequenceOf[int]) -> None:
         """One step with a tree, of which the slots of ``path`` were kept."""
@@ -53,7 +63,12 @@ class SpeculationTally:
         self.accepted_by_source.update(map(tree.source_of, path))
 
     def metrics(
-        self, verifier: str, exact: bool, mode: SpeculationMode, notes: tuple[str, ...]
+        self,
+        verifier: str,
+        exact: bool,
+        mode: SpeculationMode,
+        notes: tuple[str, ...],
+        decode_seconds: float,
     ) -> SpeculationMetrics:
         return SpeculationMetrics(
             verifier=verifier,
@@ -72,6 +87,10 @@ class SpeculationTally:
             draft_ms=self.draft_seconds * 1e3,
             verify_ms=self.verify_seconds * 1e3,
             overhead_ms=self.overhead_seconds * 1e3,
+            decode_ms=decode_seconds * 1e3,
+            plain_ms=self.plain_seconds * 1e3,
+            num_decoded_tokens=self.num_decoded,
+            num_measured_tokens=self.num_measured,
         )
 
 

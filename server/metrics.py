@@ -21,6 +21,7 @@ def _decades(mantissas: tuple[float, ...], exponents: range) -> tuple[float, ...
 TOKEN_BUCKETS = (0.0005, *_decades((1, 1.5, 2, 3, 4, 6, 8), range(-3, 1)))
 REQUEST_BUCKETS = _decades((1, 2.5, 5), range(-3, 3))
 PHASE_BUCKETS = _decades((1, 2, 5), range(-4, 1))
+SPEEDUP_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 6, 10)
 COUNT_BUCKETS = tuple(1 << power for power in range(13))
 
 _REFUSALS = {  # by status
@@ -123,6 +124,9 @@ class Metrics:
         self._tree_nodes = self._histogram(
             "tree_nodes", "Candidates in a tree.", _tree_buckets(info.max_tree_nodes), "verifier"
         )
+        self._speedup = self._histogram(
+            "request_speedup", "Speed of a request over plain decoding at the same load.", SPEEDUP_BUCKETS
+        )
         self._speculation_off = counter("speculation_off", "Sequences stepped without a tree.", "reason")
         self._underflow = counter("residual_underflow", "Corrections drawn from an underflown residual.")
 
@@ -158,6 +162,9 @@ class Metrics:
             self._queue.observe(finished.metrics.queue_time_ms / 1000)
             self._prefill.observe(finished.metrics.prefill_time_ms / 1000)
             self._decode.observe(finished.metrics.generation_time_ms / 1000)
+            speculation = finished.metrics.speculation
+            if speculation is not None and speculation.speedup is not None:
+                self._speedup.observe(speculation.speedup)
         for part in stats.speculation:
             self._observe_speculation(part)
 

@@ -79,6 +79,10 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
         draft_ms=sum(part.draft_ms for part in parts),
         verify_ms=sum(part.verify_ms for part in parts),
         overhead_ms=sum(part.overhead_ms for part in parts),
+        decode_ms=sum(part.decode_ms for part in parts),
+        plain_ms=sum(part.plain_ms for part in parts),
+        num_decoded_tokens=sum(part.num_decoded_tokens for part in parts),
+        num_measured_tokens=sum(part.num_measured_tokens for part in parts),
     )
     kept = max(1, sum(total.accepted_by_child))
     return SpeculationBody(
@@ -103,6 +107,9 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
         draft_ms=total.draft_ms,
         verify_ms=total.verify_ms,
         overhead_ms=total.overhead_ms,
+        speedup=total.speedup,
+        baseline_ms_per_token=total.baseline_ms_per_token,
+        baseline_measured=total.baseline_measured,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Row
 from panels import Panel, bars, heat, lines, row, tile
-from queries import mean, rate, ratio, series
+from queries import mean, quantile, rate, ratio, series
 
 DRAFTED = "spec_decode_num_draft_tokens_total"
 KEPT = "spec_decode_num_accepted_tokens_total"
@@ -29,6 +29,11 @@ def speculation() -> list[Panel | Row]:
             f"{rate(KEPT_AT_DEPTH, more=_AT_ROOT)} / {rate(TREES_AT_DEPTH, more=_AT_ROOT)}",
             "percentunit",
         ),
+        tile(
+            "Speedup",
+            "Mean over requests: what plain decoding would have taken at the same load, over what it took.",
+            mean("request_speedup"),
+        ),
         tile("Candidates in a tree", "Mean.", mean("tree_nodes")),
         tile("Trees per second", "Trees verified.", rate(TREES), "cps"),
         tile(
@@ -43,6 +48,13 @@ def speculation() -> list[Panel | Row]:
             "Corrections, over the time shown, whose mass had rounded to zero.",
             f"sum(increase({series('residual_underflow_total')}[$__range]))",
         ),
+        row("Speedup"),
+        lines(
+            "Speedup over plain decoding",
+            "Of requests that ended: mean, and what the slowest tenth stays under.",
+            {"mean": mean("request_speedup"), "p10": quantile(0.1, "request_speedup")},
+        ),
+        heat("Speedups", "Requests per second, by their speedup.", "request_speedup"),
         row("Acceptance"),
         lines(
             "Tokens per speculative step",

@@ -73,9 +73,12 @@ class Acceptance:
     prior: Acceptance | None = None
     default_rate: float = 0.5
     depths: list[_Depth] = field(default_factory=list)
+    _rates: tuple[float, ...] = ()  # as last asked for
+    _is_stale: bool = True
 
     def observe(self, levels: Sequence[LevelView], num_kept: int) -> None:
         """One step's tree, of which a path of ``num_kept`` candidates was kept."""
+        self._is_stale = True
         decay = 1.0 - 1.0 / self.memory
         for depth, level in enumerate(levels[: num_kept + 1]):
             if depth == len(self.depths):
@@ -90,16 +93,26 @@ class Acceptance:
 
     def rate(self, depth: int) -> float:
         """Of a single child at ``depth`` (0: of the root), in [0, 0.98]."""
-        prior = self.default_rate if self.prior is None else self.prior.rate(depth)
-        if depth >= len(self.depths):
-            # Never tried here: no better than the depth above is known to be.
-            return prior if depth == 0 else min(prior, self.rate(depth - 1))
-        counts = self.depths[depth]
-        tries = counts.tries / counts.tests
-        share = (counts.kept + self.prior_weight * kept_share(prior, tries)) / (
-            counts.tests + self.prior_weight
-        )
-        return float(min(_HIGHEST, 1.0 - max(0.0, 1.0 - share) ** (1.0 / tries)))
+        return self.rates(depth + 1)[depth]
 
     def rates(self, max_depth: int) -> tuple[float, ...]:
-        return tuple(self.rate(depth) for depth in range(max_depth))
+        """Of single children at the first ``max_depth`` depths."""
+        if len(self._rates) < max_depth or self._is_stale:
+            self._rates = self._estimate(max(max_depth, len(self._rates)))
+            self._is_stale = False
+        return self._rates[:max_depth]
+
+    def _estimate(self, max_depth: int) -> tuple[float, ...]:
+        priors = (self.default_rate,) * max_depth if self.prior is None else self.prior.rates(max_depth)
+        rates: list[float] = []
+        for depth, prior in enumerate(priors):
+            if depth >= len(self.depths):
+                # Never tried here: no better than the depth above is known to be.
+                rates.append(min(prior, rates[-1]) if rates else prior)
+                continue
+            counts = self.depths[depth]
+            tries = counts.tries / counts.tests
+            kept = counts.kept + self.prior_weight * kept_share(prior, tries)
+            share = min(1.0, kept / (counts.tests + self.prior_weight))
+            rates.append(min(_HIGHEST, 1.0 - (1.0 - share) ** (1.0 / tries)))
+        return tuple(rates)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..request import SamplingParams, SpeculationMode
 from ..tree import TreeShape
 from .acceptance import Acceptance, expected_tokens
 from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
+from .costs import ReferenceCosts
 from .history import History
-from .ladder import kind_of, ladders, levels_of, shape_of
+from .ladder import Ladder, Rung, kind_of, ladders, levels_of, shape_of
 from .plan import Bid, Load, choose
 
 _MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
@@ -25,8 +27,10 @@ _CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get t
 _STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
 _PROBE_SHARE = 0.005  # of the time, for trying requests that go without
 _MOST_CREDIT = 1.0  # seconds
+_HELD_SHARE, _LONGEST_HELD = 4, 16  # a plan for 4 requests more holds for a step more, up to 16
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
+_ALONE_PRIOR = 2.0  # of a request that knows nothing of others
 _SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
 _FIXED_LEAST = 0.15  # chance of a known candidate that takes a drafted one's place in the fixed mode
 _LEAST = 0.03  # chance below which estimates mean little
@@ -41,10 +45,25 @@ class ControllerSettings:
     baseline_probe_share: float  # of the steps with trees, run without any to see what that costs
 
 
+@dataclass(slots=True)
+class _Held:
+    """A plan that holds for some steps."""
+
+    batch: tuple[int, ...]  # what it was made for
+    rungs: tuple[Rung | None, ...]
+    seconds: float  # predicted for a step
+    steps_left: int
+
+    def fits(self, views: Sequence[View]) -> bool:
+        """Whether no tree is deeper than its request may still have it."""
+        pairs = zip(self.rungs, views, strict=True)
+        return all(rung is None or rung.depth <= view.max_depth for rung, view in pairs)
+
+
 class Controller:
     """One server's. Not for use by two threads at once."""
 
-    def __init__(self, settings: ControllerSettings, costs: StepCosts, reference: StepCosts) -> None:
+    def __init__(self, settings: ControllerSettings, costs: StepCosts, reference: ReferenceCosts) -> None:
         """costs: as measured. reference: for requests with a seed, the same on every machine."""
         self.settings = settings
         self._costs = costs
@@ -53,11 +72,12 @@ class Controller:
         self._baseline_probes = BaselineProbes(settings.baseline_probe_share)
         self._credit = 0.0  # seconds that probing may take
         self._drafted_lately = True
+        self._held = _Held((), (), 0.0, 0)
 
     def history(self, verifier: str, sampling: SamplingParams) -> History:
         """Of a new request. One with a seed learns nothing from others, nor they from it."""
         if sampling.seed is not None and sampling.temperature > 0:
-            return History(Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR), greedy=False)
+            return History(Acceptance(_REQUEST_MEMORY, _ALONE_PRIOR), greedy=False)
         bucket = sum(sampling.temperature > bound for bound in _TEMPERATURES)
         server = self._server.setdefault((verifier, bucket), Acceptance(_SERVER_MEMORY, _SERVER_PRIOR))
         return History(Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR, server), greedy=sampling.temperature == 0)
@@ -140,16 +160,14 @@ class Controller:
     def _own(self, view: View) -> Choice:
         """For a request with a seed: the tree it would get alone on the reference machine."""
         history = view.history
-        bid = Bid(ladders(view), view.length, _STEADY_CATCH_UP)
-        load = Load(
-            rows=1 + view.known.num_nodes,
-            context=view.length + view.known.num_nodes,
-            sampling=1,
-            tokens=1.0 + view.known.expected_tokens,
-            expanded=len(view.known.inner),
+        rung = _alone_rung(
+            ladders(view),
+            self._reference,
+            0.0 if history.is_on else _MARGIN,
+            view.known.num_nodes,
+            len(view.known.inner),
+            round(view.known.expected_tokens, 1),
         )
-        plan = choose([bid], load, self._reference, margin=0.0 if history.is_on else _MARGIN)
-        rung = plan.rungs[0]
         history.turn(on=rung is not None)
         if rung is not None:
             return Choice(rung.budget)
@@ -159,17 +177,29 @@ class Controller:
         """Of the requests that share what the machine can do."""
         if not views:
             return []
-        bids = [Bid(ladders(view), view.length, min(view.behind, _STEADY_CATCH_UP)) for view in views]
-        was_on = any(view.history.is_on for view in views)
-        plan = choose(bids, load, self._costs, margin=0.0 if was_on else _MARGIN)
-        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * plan.seconds)
-        self._drafted_lately = any(rung is not None for rung in plan.rungs)
+        rungs = self._held_plan(views, load)
         choices = []
-        for view, rung in zip(views, plan.rungs, strict=True):
+        for view, rung in zip(views, rungs, strict=True):
             view.history.turn(on=rung is not None)
             choices.append(Choice(None, Off.NO_GAIN) if rung is None else _with_catch_up(view, rung.budget))
         self._probe(views, choices)
         return choices
+
+    def _held_plan(self, views: Sequence[View], load: Load) -> Sequence[Rung | None]:
+        """The best plan, kept for some steps while the same requests are in them: it costs time, too."""
+        batch = (load.rows, *(id(view.history) for view in views))
+        held = self._held
+        if held.batch != batch or held.steps_left == 0 or not held.fits(views):
+            bids = [Bid(ladders(view), view.length, min(view.behind, _STEADY_CATCH_UP)) for view in views]
+            was_on = any(view.history.is_on for view in views)
+            plan = choose(bids, load, self._costs, margin=0.0 if was_on else _MARGIN)
+            self._drafted_lately = any(rung is not None for rung in plan.rungs)
+            held = self._held = _Held(
+                batch, plan.rungs, plan.seconds, min(_LONGEST_HELD, 1 + len(views) // _HELD_SHARE)
+            )
+        held.steps_left -= 1
+        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * held.seconds)
+        return held.rungs
 
     def _probe(self, views: Sequence[View], choices: list[Choice]) -> None:
         """Try one of those that go without, if the time that probing may take allows it."""
@@ -198,6 +228,22 @@ class Controller:
 
 def _has_tree(view: View, choice: Choice) -> bool:
     return choice.budget is not None or view.known.num_nodes > 0
+
+
+@lru_cache(maxsize=4096)
+def _alone_rung(
+    options: tuple[Ladder, ...],
+    costs: ReferenceCosts,
+    margin: float,
+    known_nodes: int,
+    known_expanded: int,
+    known_tokens: float,
+) -> Rung | None:
+    """The best tree of a request that has the machine for itself, beside candidates that are known."""
+    load = Load(
+        rows=1 + known_nodes, context=0, sampling=1, tokens=1.0 + known_tokens, expanded=known_expanded
+    )
+    return choose([Bid(options, 0, _STEADY_CATCH_UP)], load, costs, margin=margin).rungs[0]
 
 
 def _settle(load: Load, view: View, budget: TreeBudget) -> None:

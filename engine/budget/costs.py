@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .base import StepCosts
-
 _NEWEST = 0.1  # weight of the newest measurement
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
@@ -86,7 +84,7 @@ class ReferenceCosts:
         return self._node * (rows + expanded) + (self._trees if expanded else 0.0)
 
 
-def reference_costs(device: str) -> StepCosts:
+def reference_costs(device: str) -> ReferenceCosts:
     """Of a usual pair, its draft a small one, on a ``cpu`` or on ``cuda``: docs/controller.md."""
     if device == "cpu":
         return ReferenceCosts(row=0.027, free_rows=4, level=0.075, node=0.01, trees=0.035)

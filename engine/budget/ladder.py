@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..drawing import Drawing
 from ..tree import TreeShape, plan_shape
@@ -34,7 +38,19 @@ class Rung:
     tokens: float  # expected, beyond the one that every step gives
 
 
-Ladder = tuple[Rung, ...]
+@dataclass(frozen=True, slots=True, eq=False)
+class Ladder:
+    """Trees for one request, each a step up from the one before, from no tree at all. Equal: the same."""
+
+    rungs: tuple[Rung, ...]
+    steps: NDArray[np.float64]  # [4, R]: tokens for a node, nodes, nodes expanded and tokens of each step
+
+
+def ladder_of(rungs: Sequence[Rung]) -> Ladder:
+    """Of trees with rising nodes and tokens."""
+    sizes = np.array([(rung.nodes, rung.expanded, rung.tokens) for rung in rungs], dtype=np.float64)
+    increments = np.diff(sizes.reshape(-1, 3), axis=0, prepend=0.0).T
+    return Ladder(tuple(rungs), np.vstack([increments[2] / increments[0], increments]))
 
 
 def kind_of(view: View) -> Kind:
@@ -78,11 +94,11 @@ def _ladders(kind: Kind, max_nodes: int, max_depth: int, rates: tuple[int, ...])
             shape = shape_of(kind, budget)
             tokens = expected_tokens(levels_of(shape, greedy=kind.greedy), exact)
             rungs.append(Rung(budget, shape.num_nodes, shape.num_expanded, shape.depth, tokens))
-        found.append(_hull(rungs))
+        found.append(ladder_of(_hull(rungs)))
     return tuple(found)
 
 
-def _hull(rungs: list[Rung]) -> Ladder:
+def _hull(rungs: list[Rung]) -> list[Rung]:
     """The upper concave hull, from no tree at all: more nodes, more tokens, fewer of them a node."""
     hull: list[Rung] = []
     for rung in sorted(rungs, key=lambda rung: (rung.nodes, -rung.tokens)):
@@ -91,7 +107,7 @@ def _hull(rungs: list[Rung]) -> Ladder:
         while hull and _slope(hull[-2] if len(hull) > 1 else None, hull[-1]) <= _slope(hull[-1], rung):
             hull.pop()
         hull.append(rung)
-    return tuple(rung for rung in hull if rung.tokens > 0)
+    return [rung for rung in hull if rung.tokens > 0]
 
 
 def _slope(low: Rung | None, high: Rung) -> float:

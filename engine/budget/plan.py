@@ -9,17 +9,22 @@ is taken. The step without any tree is one of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from .base import StepCosts
 from .ladder import Ladder, Rung
+
+_EACH = 8  # steps up that are all looked at; of more, every eighth or so
 
 
 @dataclass(frozen=True, slots=True)
 class Bid:
     """A request whose tree is to be chosen."""
 
-    ladders: tuple[Ladder, ...]  # by the depth of drafting
+    ladders: tuple[Ladder, ...]  # by the depth of drafting; at least one
     length: int  # tokens so far
     behind: int  # tokens that the draft must run before it drafts
 
@@ -73,44 +78,70 @@ def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: floa
     """
     plain_seconds = step_seconds(settled, costs)
     best = settled.tokens / plain_seconds * (1.0 + margin)
-    plan = Plan((None,) * len(bids), settled.tokens, plain_seconds, settled.tokens, plain_seconds)
+    tokens, seconds = settled.tokens, plain_seconds
+    bought: tuple[_Offers, int] | None = None
     for depth in range(1, max((len(bid.ladders) for bid in bids), default=0) + 1):
-        chosen: list[Rung | None] = [None] * len(bids)
-        load = replace(settled, depth=max(settled.depth, depth))
-        for index, rung in _by_value(bids, depth):
-            _buy(load, bids[index], chosen[index], rung)
-            chosen[index] = rung
-            seconds = step_seconds(load, costs)
-            if load.tokens / seconds > best:
-                best = load.tokens / seconds
-                plan = Plan(tuple(chosen), load.tokens, seconds, settled.tokens, plain_seconds)
-    return plan
+        offers = _offers(bids, depth)
+        for count in _stops(len(offers.bidders)):
+            load = offers.load(settled, count)
+            predicted = step_seconds(load, costs)
+            if load.tokens / predicted > best:
+                best = load.tokens / predicted
+                bought, tokens, seconds = (offers, count), load.tokens, predicted
+    rungs: list[Rung | None] = [None] * len(bids)
+    if bought is not None:
+        offers, count = bought
+        for bidder, place in zip(offers.bidders[:count], offers.places[:count], strict=True):
+            rungs[bidder] = offers.ladders[bidder].rungs[place]
+    return Plan(tuple(rungs), tokens, seconds, settled.tokens, plain_seconds)
 
 
-def _by_value(bids: Sequence[Bid], depth: int) -> list[tuple[int, Rung]]:
-    """All rungs, those that give the most for a candidate first; each request's in order."""
-    offers = []
-    for index, bid in enumerate(bids):
-        before_nodes, before_tokens = 0, 0.0
-        for place, rung in enumerate(bid.ladders[min(depth, len(bid.ladders)) - 1] if bid.ladders else ()):
-            value = (rung.tokens - before_tokens) / (rung.nodes - before_nodes)
-            offers.append((-value, place, index, rung))
-            before_nodes, before_tokens = rung.nodes, rung.tokens
-    offers.sort(key=lambda offer: offer[:3])
-    return [(index, rung) for _, _, index, rung in offers]
+@dataclass(frozen=True, slots=True)
+class _Offers:
+    """All steps up for one depth of drafting, those that give the most for a candidate first."""
+
+    depth: int
+    ladders: tuple[Ladder, ...]  # of every bid
+    bidders: tuple[int, ...]  # [N] whose step it is
+    places: tuple[int, ...]  # [N] which rung of the ladder it leads to
+    sums: list[list[float]]  # [N][6] of the steps up to here: what `load` adds
+
+    def load(self, settled: Load, count: int) -> Load:
+        """The step with the first ``count`` of them."""
+        nodes, expanded, tokens, drafting, behind, context = self.sums[count - 1]
+        return Load(
+            rows=settled.rows + int(nodes),
+            context=settled.context + int(nodes),
+            sampling=settled.sampling,
+            tokens=settled.tokens + tokens,
+            expanded=settled.expanded + int(expanded),
+            drafting=settled.drafting + int(drafting),
+            depth=max(settled.depth, self.depth),
+            behind=settled.behind + int(behind),
+            draft_context=settled.draft_context + int(context),
+        )
 
 
-def _buy(load: Load, bid: Bid, before: Rung | None, rung: Rung) -> None:
-    if before is None:
-        load.drafting += 1
-        load.behind += bid.behind
-        load.draft_context += bid.length
-        nodes, expanded, tokens = rung.nodes, rung.expanded, rung.tokens
-    else:
-        nodes = rung.nodes - before.nodes
-        expanded = rung.expanded - before.expanded
-        tokens = rung.tokens - before.tokens
-    load.rows += nodes
-    load.context += nodes
-    load.expanded += expanded
-    load.tokens += tokens
+def _offers(bids: Sequence[Bid], depth: int) -> _Offers:
+    ladders = tuple(bid.ladders[min(depth, len(bid.ladders)) - 1] for bid in bids)
+    sizes = [len(ladder.rungs) for ladder in ladders]
+    bidders = np.repeat(np.arange(len(bids)), sizes)
+    places = np.concatenate([np.arange(size) for size in sizes])
+    steps = np.concatenate([ladder.steps for ladder in ladders], axis=1)
+    of_bid = np.array([(1.0, bid.behind, bid.length) for bid in bids]).T
+    # A ladder's values fall, and the sort is stable: a request's steps stay in order.
+    order = np.argsort(-steps[0], kind="stable")
+    once = np.where(places == 0, of_bid[:, bidders], 0.0)
+    sums = np.concatenate([steps[1:], once])[:, order].cumsum(axis=1)
+    return _Offers(
+        depth, ladders, tuple(bidders[order].tolist()), tuple(places[order].tolist()), sums.T.tolist()
+    )
+
+
+@lru_cache(maxsize=1024)
+def _stops(count: int) -> tuple[int, ...]:
+    """Numbers of steps to look at: every one of the first, then some between them and ``count``."""
+    stops = [*range(1, min(count, _EACH) + 1)]
+    while stops and stops[-1] < count:
+        stops.append(min(count, -(-stops[-1] * 9 // 8)))
+    return tuple(stops)

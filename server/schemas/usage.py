@@ -52,6 +52,9 @@ class SpeculationBody(BaseModel):
     draft_ms: Figure
     verify_ms: Figure
     overhead_ms: Figure
+    speedup: Figure | None  # over plain decoding at the same batch sizes; null: no token after the first
+    baseline_ms_per_token: Figure | None  # what a token of plain decoding would have taken
+    baseline_measured: Figure  # share of tokens whose baseline comes from real plain steps of that batch size
 
 
 class MetricsBody(BaseModel):

@@ -1,0 +1,94 @@
+"""How long each step would have taken without trees, and so what they gained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..tree import CandidateTree
+from .baseline import Baseline
+from .costs import MeasuredCosts
+
+
+class Item(Protocol):
+    """What is read of one planned sequence."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def tree(self) -> CandidateTree | None: ...
+
+    @property
+    def catch_up(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def decodes(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """The step without trees that a step stands for."""
+
+    batch: int  # requests that decode
+    context: int  # their KV rows
+    rows: int  # of the target's forward, prompts included and candidates not
+    expanded: int  # nodes with children in the real step
+    is_plain: bool  # the real step held nothing but single tokens
+    seconds: float  # that plain decoding would have taken for a token of each
+    prompt_seconds: float  # more, for the prompts in it
+    is_measured: bool  # from steps of this batch size that were plain
+
+
+class SpeedMeter:
+    """Keeps the baseline, and the costs beside the forwards, right from every step's own times."""
+
+    def __init__(self, costs: MeasuredCosts) -> None:
+        self._costs = costs
+        self._baseline = Baseline(costs)
+        self._last_end: float | None = None
+
+    def plain_step(self, items: SequenceOf[Item]) -> PlainStep:
+        """Of a step that is about to be committed."""
+        decoding = [item for item in items if item.decodes]
+        batch, context = len(decoding), sum(item.length for item in decoding)
+        prompts = [item for item in items if not item.decodes]
+        rows = batch + sum(item.num_tokens for item in prompts)
+        prompt_seconds = 0.0
+        if prompts:
+            with_prompts = self._costs.target_seconds(rows, context + sum(item.length for item in prompts))
+            prompt_seconds = with_prompts - self._costs.target_seconds(batch, context) if batch else 0.0
+        return PlainStep(
+            batch=batch,
+            context=context,
+            rows=rows,
+            expanded=sum(_expanded(item.tree) for item in items if item.tree is not None),
+            is_plain=bool(batch)
+            and not prompts
+            and all(item.tree is None and not item.catch_up for item in items),
+            seconds=self._baseline.seconds(batch, context) if batch else 0.0,
+            prompt_seconds=prompt_seconds,
+            is_measured=self._baseline.is_measured(batch),
+        )
+
+    def finish(
+        self, step: PlainStep, sample_seconds: float, began: float, ended: float, *, more: bool
+    ) -> None:
+        """A step's times. began and ended: seconds, monotonic; more: another one follows at once.
+
+        Between two steps that follow each other there is work too, and tokens wait for it.
+        """
+        if step.batch and step.rows == step.batch:
+            self._costs.observe_sample(step.batch, step.expanded, sample_seconds)
+        if step.is_plain:
+            since = began if self._last_end is None else self._last_end
+            self._baseline.observe(step.batch, step.context, ended - since)
+        self._last_end = ended if more else None
+
+
+def _expanded(tree: CandidateTree) -> int:
+    return tree.shape.num_expanded + len(tree.known.inner)

@@ -1,0 +1,66 @@
+"""The baseline: what plain decoding takes, from plain steps among others, through noise and stalls."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from resispec.engine.budget.baseline import Baseline, BaselineProbes
+from resispec.engine.budget.costs import MeasuredCosts, reference_costs
+from resispec.engine.budget.meter import SpeedMeter
+
+CPU = reference_costs("cpu")
+
+
+def test_it_finds_the_time_of_every_batch_size_through_noise_and_a_stall():
+    baseline, rng = Baseline(CPU), random.Random(3)
+    assert not baseline.is_measured(4)
+    for step in range(300):
+        for batch, truth in ((1, 0.030), (4, 0.041)):
+            stall = 50.0 if step == 200 else 1.0
+            baseline.observe(batch, 100 * batch, truth * stall * rng.uniform(0.9, 1.1))
+    assert baseline.seconds(1, 100) == pytest.approx(0.030, rel=0.05)
+    assert baseline.seconds(4, 400) == pytest.approx(0.041, rel=0.05)
+    assert baseline.is_measured(4)
+    assert baseline.seconds(5, 500) / baseline.seconds(4, 400) == pytest.approx(
+        (CPU.target_seconds(5, 500) + CPU.sample_seconds(5, 0))
+        / (CPU.target_seconds(4, 400) + CPU.sample_seconds(4, 0))
+    )
+
+
+def test_probes_take_their_share_of_each_batch_size():
+    probes = BaselineProbes(0.02)
+    due = [probes.is_due(1 + step % 2) for step in range(1000)]
+    assert sum(due) == pytest.approx(20, abs=2)
+    assert due.index(True) < 40, "the first one comes early"
+    assert not any(BaselineProbes(0.0).is_due(1) for _ in range(1000))
+
+
+class Item:
+    def __init__(self, length, num_tokens=1, decodes=True):
+        self.length, self.num_tokens, self.decodes = length, num_tokens, decodes
+        self.tree, self.catch_up = None, 0
+
+
+def test_only_plain_steps_are_the_baseline_and_waits_between_steps_count():
+    meter = SpeedMeter(MeasuredCosts(CPU))
+    for index in range(40):
+        step = meter.plain_step([Item(50), Item(60)])
+        assert step.is_plain
+        meter.finish(step, 0.001, began=index + 0.4, ended=index + 1.0, more=True)
+    measured = meter.plain_step([Item(50), Item(60)])
+    assert measured.is_measured
+    assert measured.seconds == pytest.approx(1.0, rel=0.05), "from end to end, not from a step's begin"
+    with_prompt = meter.plain_step([Item(50), Item(60), Item(32, 32, decodes=False)])
+    assert not with_prompt.is_plain
+    assert with_prompt.prompt_seconds > 0
+    assert with_prompt.seconds == measured.seconds
+
+
+def test_a_pause_is_no_step():
+    meter = SpeedMeter(MeasuredCosts(CPU))
+    for start in (0.0, 100.0):
+        step = meter.plain_step([Item(50)])
+        meter.finish(step, 0.001, began=start, ended=start + 2.0, more=False)
+    assert meter.plain_step([Item(50)]).seconds == pytest.approx(2.0, rel=0.05)
