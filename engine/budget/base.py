@@ -81,3 +81,7 @@ class StepCosts(Protocol):
     def sample_seconds(self, rows: int, expanded: int) -> float:
         """Laws, tests and draws of ``rows`` requests with ``expanded`` nodes that have children."""
         ...
+
+    def whole_step(self, depth: int) -> float:
+        """What a step with trees of this depth (0: none) takes, over the sum of its parts."""
+        ...

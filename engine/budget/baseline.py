@@ -26,47 +26,50 @@ class BaselineProbes:
 
 
 @dataclass(slots=True)
-class _Pace:
-    ratio: float  # measured over predicted
+class _Usual:
+    """Of plain steps of one batch size."""
+
+    context: int  # KV rows that ``seconds`` are for
+    seconds: float
     count: int
 
 
 class Baseline:
-    """Seconds of a plain decoding step, by batch size and context.
+    """Seconds of a plain decoding step, by batch size and context: measured, whole steps.
 
-    The cost table says how it changes with the context; how its prediction, which is of the models
-    alone, compares to whole steps is measured for every batch size.
+    Only how they change with the context, and with the batch where no step of that size was plain, is
+    taken from the costs, as a ratio: what the costs learn from steps with trees does not move it.
     """
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
-        self._paces: dict[int, _Pace] = {}
+        self._usual: dict[int, _Usual] = {}  # by batch size
 
     def observe(self, batch: int, context: int, seconds: float) -> None:
         """A step that gave ``batch`` requests a token each and did nothing else took this long."""
-        ratio = seconds / self._predicted(batch, context)
-        pace = self._paces.get(batch)
-        if pace is None:
-            self._paces[batch] = _Pace(ratio, 1)
+        usual = self._usual.get(batch)
+        if usual is None:
+            self._usual[batch] = _Usual(context, seconds, 1)
             return
-        pace.count += 1
+        seconds *= self._predicted(batch, usual.context) / self._predicted(batch, context)
+        usual.count += 1
         # The first ones count alike; later ones are held near the usual, so that a stall moves little.
-        if pace.count > 3:
-            ratio = min(max(ratio, 0.7 * pace.ratio), 1.4 * pace.ratio)
-        pace.ratio += max(_NEWEST, 1 / pace.count) * (ratio - pace.ratio)
+        if usual.count > 3:
+            seconds = min(max(seconds, 0.7 * usual.seconds), 1.4 * usual.seconds)
+        usual.seconds += max(_NEWEST, 1 / usual.count) * (seconds - usual.seconds)
 
     def seconds(self, batch: int, context: int) -> float:
         """Of a step that gives ``batch`` requests with ``context`` KV rows in all a token each."""
-        return self._ratio(batch) * self._predicted(batch, context)
+        predicted = self._predicted(batch, context)
+        if not self._usual:
+            return predicted
+        nearest = min(self._usual, key=lambda known: abs(known - batch))
+        usual = self._usual[nearest]
+        return usual.seconds * predicted / self._predicted(nearest, usual.context)
 
     def is_measured(self, batch: int) -> bool:
         """Whether a plain step of this batch size was seen."""
-        return batch in self._paces
+        return batch in self._usual
 
     def _predicted(self, batch: int, context: int) -> float:
         return self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)
-
-    def _ratio(self, batch: int) -> float:
-        if not self._paces:
-            return 1.0
-        return self._paces[min(self._paces, key=lambda known: abs(known - batch))].ratio

@@ -27,7 +27,8 @@ _CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get t
 _STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
 _PROBE_SHARE = 0.005  # of the time, for trying requests that go without
 _MOST_CREDIT = 1.0  # seconds
-_HELD_SHARE, _LONGEST_HELD = 4, 16  # a plan for 4 requests more holds for a step more, up to 16
+# A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most.
+_SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _ALONE_PRIOR = 2.0  # of a request that knows nothing of others
@@ -88,6 +89,8 @@ class Controller:
         history.acceptance.observe(levels, num_kept)
         if history.acceptance.prior is not None:
             history.acceptance.prior.observe(levels, num_kept)
+        if not history.is_on and num_kept:  # a try that paid for a part of itself
+            self._credit += self._held.seconds / max(1, len(self._held.rungs))
         history.tried(kept=num_kept > 0)
 
     def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
@@ -194,9 +197,8 @@ class Controller:
             was_on = any(view.history.is_on for view in views)
             plan = choose(bids, load, self._costs, margin=0.0 if was_on else _MARGIN)
             self._drafted_lately = any(rung is not None for rung in plan.rungs)
-            held = self._held = _Held(
-                batch, plan.rungs, plan.seconds, min(_LONGEST_HELD, 1 + len(views) // _HELD_SHARE)
-            )
+            steps = min(_LONGEST_HELD, _SHORTEST_HELD + len(views) // _HELD_SHARE)
+            held = self._held = _Held(batch, plan.rungs, plan.seconds, steps)
         held.steps_left -= 1
         self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * held.seconds)
         return held.rungs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-_NEWEST = 0.1  # weight of the newest measurement
+_NEWEST, _NEWEST_STEP = 0.1, 0.03  # weights of the newest measurement: of a part, of a whole step
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
 _CONTEXT_GRAIN = 256  # KV rows that make no difference to a choice
@@ -26,6 +26,7 @@ class MeasuredCosts:
         # Seconds for each law made, and what a step with trees costs beyond its laws; by measured steps.
         self._law = 0.02 * table.target_seconds(1, 1)
         self._trees = 0.02 * table.target_seconds(1, 1)
+        self._whole: dict[int, float] = {}  # by depth
         self._steps = 0
         self._target: dict[tuple[int, int], float] = {}
         self._draft: dict[tuple[int, int], float] = {}
@@ -60,6 +61,24 @@ class MeasuredCosts:
             self._target.clear()
             self._draft.clear()
 
+    def whole_step(self, depth: int) -> float:
+        # A depth that was not met yet is taken to be like the one nearest to it.
+        if depth in self._whole or not self._whole:
+            return self._whole.get(depth, 1.0)
+        return self._whole[min(self._whole, key=lambda known: abs(known - depth))]
+
+    def observe_step(self, depth: int, seconds: float, predicted: float) -> None:
+        """A whole step took this long, and ``predicted`` was said of it. So predictions that are wrong
+        for some trees, and not for others, do not stay wrong.
+        """
+        usual = self._whole.get(depth)
+        factor = seconds / predicted * self.whole_step(depth)
+        if usual is None:
+            self._whole[depth] = min(max(factor, 1 / _MOST), _MOST)
+            return
+        factor = min(max(factor, usual / _MOST), usual * _MOST)
+        self._whole[depth] = usual + _NEWEST_STEP * (factor - usual)
+
 
 class ReferenceCosts:
     """Costs that are part of the build: in units of a plain step of one request."""
@@ -82,6 +101,9 @@ class ReferenceCosts:
 
     def sample_seconds(self, rows: int, expanded: int) -> float:
         return self._node * (rows + expanded) + (self._trees if expanded else 0.0)
+
+    def whole_step(self, depth: int) -> float:  # noqa: ARG002
+        return 1.0
 
 
 def reference_costs(device: str) -> ReferenceCosts:

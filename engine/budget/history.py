@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 
-_FIRST_WAIT, _LONGEST_WAIT = 16, 256  # steps without a tree until the next try
+_FIRST_WAIT, _LONGEST_WAIT = 16, 128  # steps without a tree until the next try
 
 
 @dataclass(slots=True)

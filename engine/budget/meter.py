@@ -9,6 +9,7 @@ from typing import Protocol
 from ..tree import CandidateTree
 from .baseline import Baseline
 from .costs import MeasuredCosts
+from .plan import Load, step_seconds
 
 
 class Item(Protocol):
@@ -37,7 +38,7 @@ class PlainStep:
     batch: int  # requests that decode
     context: int  # their KV rows
     rows: int  # of the target's forward, prompts included and candidates not
-    expanded: int  # nodes with children in the real step
+    real: Load  # what the real step holds
     is_plain: bool  # the real step held nothing but single tokens
     seconds: float  # that plain decoding would have taken for a token of each
     prompt_seconds: float  # more, for the prompts in it
@@ -66,7 +67,7 @@ class SpeedMeter:
             batch=batch,
             context=context,
             rows=rows,
-            expanded=sum(_expanded(item.tree) for item in items if item.tree is not None),
+            real=_load(items, rows, batch),
             is_plain=bool(batch)
             and not prompts
             and all(item.tree is None and not item.catch_up for item in items),
@@ -82,13 +83,29 @@ class SpeedMeter:
 
         Between two steps that follow each other there is work too, and tokens wait for it.
         """
+        since = began if self._last_end is None else self._last_end
         if step.batch and step.rows == step.batch:
-            self._costs.observe_sample(step.batch, step.expanded, sample_seconds)
+            self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
+            predicted = step_seconds(step.real, self._costs)
+            self._costs.observe_step(step.real.depth, ended - since, predicted)
         if step.is_plain:
-            since = began if self._last_end is None else self._last_end
             self._baseline.observe(step.batch, step.context, ended - since)
         self._last_end = ended if more else None
 
 
-def _expanded(tree: CandidateTree) -> int:
-    return tree.shape.num_expanded + len(tree.known.inner)
+def _load(items: SequenceOf[Item], rows: int, batch: int) -> Load:
+    """What a step holds. Whether its draft only catches up is no matter: such steps are few."""
+    trees = [(item, item.tree) for item in items if item.tree is not None]
+    drafting = [(item, tree.shape) for item, tree in trees if tree.shape.levels]
+    nodes = sum(tree.num_nodes for _, tree in trees)
+    return Load(
+        rows=rows + nodes,
+        context=sum(item.length for item in items) + nodes,
+        sampling=batch,
+        tokens=float(batch),
+        expanded=sum(tree.shape.num_expanded + len(tree.known.inner) for _, tree in trees),
+        drafting=len(drafting),
+        depth=max((shape.depth for _, shape in drafting), default=0),
+        behind=2 * len(drafting),
+        draft_context=sum(item.length for item, _ in drafting),
+    )

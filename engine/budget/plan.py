@@ -67,7 +67,7 @@ def step_seconds(load: Load, costs: StepCosts) -> float:
     if load.depth > 1:
         width = max(1, round((load.expanded - load.drafting) / (load.depth - 1)))
         seconds += (load.depth - 1) * costs.draft_seconds(width, load.draft_context)
-    return seconds
+    return seconds * costs.whole_step(load.depth)
 
 
 def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: float = 0.0) -> Plan:
