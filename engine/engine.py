@@ -16,6 +16,7 @@ from .grammar.allowed import AllowedTokens
 from .grammar.cache import GrammarCache
 from .grammar.compiler import GrammarCompiler
 from .grammar.intake import GrammarIntake
+from .grammar.source import GrammarSource
 from .kv.memory_manager import KVManager
 from .outputs import (
     EngineInfo,
@@ -154,6 +155,9 @@ class Engine:
         idle = not self._scheduler.running and self._scheduler.num_waiting == 0
         for sequence, error in self._intake.take(idle=idle):
             if error is None:
+                assert sequence.constraint is not None
+                if sequence.mode is not SpeculationMode.OFF and self._scheduler.config.speculates:
+                    sequence.sources = sequence.sources.behind(GrammarSource(sequence.constraint))
                 self._scheduler.add(sequence)
                 continue
             usage, reason = self._usage(sequence), FinishReason.ERROR

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..grammar.base import Constraint
 from ..known_tree import NOTHING_KNOWN, KnownTree
 from ..request import SamplingParams
 from ..tree import CandidateTree, TreeShape
@@ -32,6 +33,7 @@ class DraftItem:
     uniforms: tuple[float, ...] = ()  # one per child slot of the shape, fresh
     known: KnownTree = NOTHING_KNOWN
     traced: bool = False  # keep the draft's law for the step's trace
+    constraint: Constraint | None = None  # of the target's law; what it excludes is drafted in vain
 
     @property
     def root(self) -> int:

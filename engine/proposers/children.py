@@ -68,7 +68,8 @@ def rank(
         weights,
         weights if truncation is None else weights * _kept(weights, truncation),
         usable,
-        (weights / weights.sum(dim=1, keepdim=True)).log(),
+        # Of a row without usable tokens every share is 0.
+        (weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)).log(),
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..grammar.base import PackedSet
 from ..request import SamplingParams
+from ..sampling.masks import TokenMask, token_mask
 from ..tree import TreeShape
 from .base import DraftItem, GrownGroup, GrownLevel
 from .children import Ranked, Truncation, propose_ranked, rank
@@ -92,7 +95,7 @@ class GrowingTrees:
         repeated = self.temperature.repeat_interleave(width)
         num_tail_tokens = TAIL_TOKENS if level.num_tail else 0
         known = self._known_children()
-        logits = self.logits if vocab_ids is not None else self.logits[:, :num_ids]
+        logits = self._restricted(num_ids, vocab_ids)
         ranked = rank(
             logits,
             repeated,
@@ -140,6 +143,48 @@ class GrowingTrees:
         if depth + 1 < self.shape.depth:
             best = scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices
             self.frontier = candidates.gather(1, best)
+
+    def _restricted(self, num_ids: int, vocab_ids: Tensor | None) -> Tensor:
+        """The frontier's logits, without what the requests' constraints exclude there."""
+        assert self.logits is not None
+        logits = self.logits if vocab_ids is not None else self.logits[:, :num_ids]
+        mask = self._mask(num_ids)
+        if mask is None:
+            return logits
+        forbidden = mask.forbidden if vocab_ids is None else mask.forbidden[:, vocab_ids]
+        logits = logits.clone()
+        TokenMask(mask.nodes, forbidden).apply_(logits)
+        return logits
+
+    def _mask(self, num_ids: int) -> TokenMask | None:
+        """Of the frontier's rows. Reads tokens back to the host if a constraint goes by them."""
+        width = self.frontier.shape[1]
+        rows: list[int] = []
+        packed: list[PackedSet] = []
+        for tree, item in enumerate(self.items):
+            constraint = item.constraint
+            if constraint is None:
+                continue
+            rows += range(tree * width, (tree + 1) * width)
+            packed += [constraint.allowed(path) for path in self._paths(tree, follow=constraint.follows_path)]
+        if not rows:
+            return None
+        sets = torch.from_numpy(np.stack(packed)).to(self.tokens.device)
+        return token_mask(rows, sets, num_ids)
+
+    def _paths(self, tree: int, *, follow: bool) -> list[tuple[int, ...]]:
+        """Candidates on the way to each node of the frontier, itself included; ``()`` unless ``follow``."""
+        if not follow or not self.levels:
+            return [()] * self.frontier.shape[1]
+        tokens, parents = self.tokens[tree].tolist(), self.parents[tree].tolist()
+        paths: list[tuple[int, ...]] = []
+        for slot in self.frontier[tree].tolist():
+            path: list[int] = []
+            while slot:
+                path.append(tokens[slot])
+                slot = parents[slot]
+            paths.append(tuple(reversed(path)))
+        return paths
 
     def _known_children(self) -> _KnownChildren | None:
         """Those of the frontier."""

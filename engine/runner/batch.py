@@ -125,6 +125,18 @@ def _paths(num_plain: int, groups: SequenceOf[GrownGroup], device: torch.device)
     width = max((group.tokens.shape[1] - 1 for group in groups), default=0)
     parts = [torch.full((num_plain, width), -1, dtype=torch.long, device=device)]
     for group in groups:
-        drafted = _real_slots(group, torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1))
+        drafted = torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1)
+        if group.shape.num_nodes and any(tree.num_nodes for tree in group.known):
+            drafted = _by_depth(drafted, group.visible)
+        drafted = _real_slots(group, drafted)
         parts.append(torch.nn.functional.pad(drafted, (0, width - drafted.shape[1]), value=-1))
     return torch.cat(parts)
+
+
+def _by_depth(drafted: Tensor, visible: Tensor) -> Tensor:
+    """Paths ([G, S, S - 1], in the order of slots) in the order of depth: drafted slots come before known
+    ones, which may be their parents. Slots off the path (-1) go last.
+    """
+    depth = visible.sum(dim=2)[:, None, 1:].expand_as(drafted)
+    order = depth.masked_fill(drafted < 0, visible.shape[2] + 1).argsort(dim=2, stable=True)
+    return drafted.gather(2, order)

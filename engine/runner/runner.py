@@ -217,4 +217,5 @@ def _draft_item(item: PlannedSequence, uniforms: tuple[float, ...]) -> DraftItem
         uniforms,
         item.tree.known if item.tree else NOTHING_KNOWN,
         sequence.request.speculation.trace,
+        sequence.constraint,
     )

@@ -17,6 +17,10 @@ class RequestSources:
         self._observers = [source for source in self._sources if isinstance(source, TopsObserver)]
         self._collectors = [source for source in self._sources if isinstance(source, OutputCollector)]
 
+    def behind(self, source: Source) -> RequestSources:
+        """The same with ``source`` before them."""
+        return RequestSources((source, *self._sources))
+
     @property
     def wants_tops(self) -> bool:
         return bool(self._observers)
