@@ -22,7 +22,7 @@ from .portions import Portions
 from .report import metrics_body, usage_body
 from .schemas.common import GenerationBody
 from .schemas.usage import MetricsBody, UsageBody
-from .writers import Writer
+from .writers.base import Writer
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,9 @@ class LogprobFormat:
         return ChatLogprobs(
             content=[
                 ContentLogprob(
-                    **self._entry(score.token_id, score.logprob).model_dump(),
+                    token=self._name(score.token_id),
+                    logprob=_finite(score.logprob),
+                    bytes=list(self._strings.data(score.token_id)),
                     top_logprobs=[self._entry(token, value) for token, value in score.top[: self._top]],
                 )
                 for score in scores

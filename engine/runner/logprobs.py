@@ -14,7 +14,8 @@ from torch import Tensor
 from ..outputs import TokenLogprobs
 from ..scheduler import PlannedSequence
 
-_BLOCK = 64  # rows measured at a time: the copies of their logits stay small
+_ROWS = 64  # measured at a time
+_CPU_ROWS = 4  # the same on a CPU: the copy of their logits stays in cache, and no large block is allocated
 
 
 def measure(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
@@ -23,19 +24,22 @@ def measure(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
     logits: [nodes, V] float32. rows: [R] int64, of ``logits``. tokens: [R] int64, the token that came next.
     Columns: log-probability and rank of the token, the ``top`` likeliest ids, their log-probabilities.
     """
+    size = _CPU_ROWS if logits.device.type == "cpu" else _ROWS
+    buffer = logits.new_empty(min(size, rows.shape[0]), logits.shape[1])
     parts = [
-        _measure_block(logits[some], token, top)
-        for some, token in zip(rows.split(_BLOCK), tokens.split(_BLOCK), strict=True)
+        _measure_(torch.index_select(logits, 0, some, out=buffer[: some.shape[0]]), token, top)
+        for some, token in zip(rows.split(size), tokens.split(size), strict=True)
     ]
-    return torch.cat(parts) if parts else logits.new_zeros(0, 2 + 2 * top, dtype=torch.float64)
+    return torch.cat(parts)
 
 
-def _measure_block(logits: Tensor, tokens: Tensor, top: int) -> Tensor:
-    total = logits.logsumexp(dim=1, keepdim=True)
+def _measure_(logits: Tensor, tokens: Tensor, top: int) -> Tensor:
+    """`measure` of each row. Leaves something else in ``logits``."""
     chosen = logits.gather(1, tokens[:, None])
     rank = 1 + (logits > chosen).sum(dim=1, keepdim=True)
-    best = logits.topk(top, dim=1)
-    parts = (chosen - total, rank, best.indices, best.values - total)
+    best, ids = logits.topk(max(1, top), dim=1)
+    total = best[:, :1] + logits.sub_(best[:, :1]).exp_().sum(dim=1, keepdim=True).log_()
+    parts = (chosen - total, rank, ids[:, :top], best[:, :top] - total)
     return torch.cat([part.double() for part in parts], dim=1)
 
 

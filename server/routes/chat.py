@@ -10,7 +10,8 @@ from ..openapi import answers
 from ..schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from ..state import RequestScope, State
 from ..translate import check_fields, engine_requests
-from ..writers import ChatWriter, Shown
+from ..writers.base import Shown
+from ..writers.chat import ChatWriter
 from .generate import admit, generate, new_envelope
 
 router = APIRouter(dependencies=[Depends(set_deadline)])

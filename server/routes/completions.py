@@ -9,7 +9,8 @@ from ..openapi import answers
 from ..schemas.completions import Completion, CompletionRequest
 from ..state import AppState, RequestScope, State
 from ..translate import check_fields, engine_requests
-from ..writers import CompletionWriter, Echo, Shown
+from ..writers.base import Shown
+from ..writers.completions import CompletionWriter, Echo
 from .generate import admit, generate, new_envelope
 
 router = APIRouter(dependencies=[Depends(set_deadline)])

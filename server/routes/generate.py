@@ -19,7 +19,7 @@ from ..generation import Generation
 from ..schemas.common import GenerationBody
 from ..state import AppState
 from ..tracing import RequestRecord, StepLog
-from ..writers import EnvelopeFields, Writer
+from ..writers.base import EnvelopeFields, Writer
 
 
 def new_envelope(prefix: str, body: GenerationBody, request: Request, state: AppState) -> EnvelopeFields:

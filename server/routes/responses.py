@@ -19,7 +19,7 @@ from ..schemas.response import Deleted, Response
 from ..schemas.responses import ResponsesRequest
 from ..state import AppState, RequestScope, State
 from ..translate import check_fields, engine_requests
-from ..writers import Shown
+from ..writers.base import Shown
 from .generate import admit, start
 
 router = APIRouter()

@@ -101,8 +101,8 @@ HELLO = (Piece("He", (72, 101)), Piece("", (108,)), Piece("llo", (108, 111), Fin
 
 
 def _scores(tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, ...]:
-    """Each token is second, with -0.5; the likelier one is 65, then come 66 and on."""
-    likely = tuple((65 + rank, -0.25 - rank) for rank in range(top))
+    """Each token is second, with -0.5; the likelier one is 70, then come 71 and on."""
+    likely = tuple((70 + rank, -0.25 - rank) for rank in range(top))
     return tuple(TokenLogprobs(token, -0.5, 2, likely) for token in tokens)
 
 

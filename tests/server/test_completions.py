@@ -142,3 +142,54 @@ async def test_ids_are_the_clients_or_made(http):
     assert response.json()["id"] == "cmpl-abc-1"
     response = await http.post("/v1/completions", json={"prompt": "a"}, headers={"X-Request-Id": "a b\t<"})
     assert len(response.headers["x-request-id"]) == 32
+
+
+async def test_prompts_are_truncated_on_the_left(http, engine):
+    for keep, used in ((2, 2), (60, 10), (-1, 10)):
+        await complete(http, prompt="abcdefghij", truncate_prompt_tokens=keep)
+        assert len(engine.requests[-1].prompt_token_ids) == used
+    await complete(http, prompt="x" * 100, truncate_prompt_tokens=-1, max_tokens=10)
+    assert len(engine.requests[-1].prompt_token_ids) == 54
+    body = (await complete(http, prompt="abcdef", truncate_prompt_tokens=3, echo=True)).json()
+    assert body["choices"][0]["text"] == "defHello"
+    response = await complete(http, prompt="x" * 100, truncate_prompt_tokens=64)
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_bad_words_are_spelled_with_and_without_a_space(http, engine, tokenizer):
+    await complete(http, bad_words=["ab", " c"])
+    spelled = [tokenizer.decode(list(word)) for word in engine.requests[0].sampling.bad_words]
+    assert spelled == ["ab", " ab", "c", " c"]
+
+
+async def test_log_probabilities_that_are_asked_for(http, engine):
+    for asked, wanted in (
+        ({}, (None, None)),
+        ({"logprobs": 0}, (0, None)),
+        ({"logprobs": 3, "echo": True}, (3, 3)),
+        ({"prompt_logprobs": 2}, (None, 2)),
+        ({"logprobs": 1, "echo": True, "prompt_logprobs": 2}, (1, 2)),
+    ):
+        response = await complete(http, **asked)
+        assert response.status_code == 200, response.text
+        sampling = engine.requests[-1].sampling
+        assert (sampling.logprobs, sampling.prompt_logprobs) == wanted
+
+
+async def test_log_probabilities_in_print(http):
+    body = (await complete(http, logprobs=1, echo=True, return_tokens_as_token_ids=True)).json()
+    scores = body["choices"][0]["logprobs"]
+    assert scores["tokens"][2:] == [f"token_id:{token}" for token in (72, 101, 108, 108, 111)]
+    assert scores["token_logprobs"] == [None, *[-0.5] * 6]
+    assert scores["top_logprobs"][2] == {"token_id:70": -0.25, "token_id:72": -0.5}
+    assert scores["text_offset"] == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_nothing_is_generated_only_to_score_a_prompt(http, engine):
+    for scoring in ({"echo": True, "logprobs": 0}, {"prompt_logprobs": 0}):
+        assert (await complete(http, max_tokens=0, **scoring)).status_code == 200
+    for other in ({}, {"logprobs": 1}, {"echo": True}):
+        response = await complete(http, max_tokens=0, **other)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "max_tokens"
+    assert [request.sampling.max_tokens for request in engine.requests] == [0, 0]

@@ -40,6 +40,17 @@ async def test_completion_chunks_with_echo(http):
     assert [chunk["choices"][0]["text"] for chunk in chunks] == ["abHe", "llo"]
 
 
+async def test_prompt_logprobs_ride_the_first_chunk(http, engine, piece):
+    engine.script = lambda _: (piece("", (1,)), piece("a", (2,), FinishReason.STOP))
+    chunks = await stream(http, "/v1/completions", prompt="ab", prompt_logprobs=1)
+    scores = [chunk["choices"][0].get("prompt_logprobs") for chunk in chunks]
+    assert scores[1:] == [None] * (len(chunks) - 1)
+    entry = {"logprob": -0.5, "rank": 2, "decoded_token": "b"}
+    likelier = {"logprob": -0.25, "rank": 1, "decoded_token": "g"}
+    assert [list(one.values()) for one in scores[0][1:]] == [[likelier, entry]]
+    assert scores[0][0] is None
+
+
 async def test_usage_and_metrics_ride_the_last_chunk(http):
     chunks = await stream(http, stream_options={"include_usage": True})
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
@@ -133,3 +144,20 @@ async def test_finish_reasons(http, engine, piece, reason):
     engine.script = lambda _: (piece("a", (1,), reason),)
     chunks = await stream(http)
     assert chunks[-1]["choices"][0]["finish_reason"] == reason.value
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_chunks_of_a_number_of_tokens(http, path):
+    fields = {"prompt": "ab"} if path == "/v1/completions" else {}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    for interval, counts in ((1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])):
+        chunks = await stream(http, path, stream_interval=interval, stream_options=options, **fields)
+        told = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["choices"]]
+        assert list(dict.fromkeys(told)) == counts
+        text = [
+            choice.get("text", choice.get("delta", {}).get("content", ""))
+            for chunk in chunks
+            for choice in chunk["choices"]
+        ]
+        assert "".join(text) == "Hello"
+        assert chunks[-1]["usage"]["completion_tokens"] == 5

@@ -1,0 +1,85 @@
+"""Answers of ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from resispec.engine.outputs import RequestOutput
+
+from ..generation import Collected
+from ..schemas.chat import AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Delta
+from ..schemas.logprobs import ChatLogprobs, PromptLogprobs
+from ..schemas.usage import MetricsBody, UsageBody
+from .base import EnvelopeFields, Shown, StepCounter
+
+
+class ChatWriter:
+    """``chat.completion`` bodies; a choice's first chunk carries the role."""
+
+    def __init__(self, envelope: EnvelopeFields, prompt: tuple[int, ...], shown: Shown) -> None:
+        self._envelope = envelope
+        self._prompt = list(prompt) if shown.token_ids else None
+        self._shown = shown
+        self._started: set[int] = set()
+        self._steps = StepCounter()
+
+    def answer(
+        self, choices: Sequence[Collected], usage: UsageBody, metrics: MetricsBody | None
+    ) -> ChatCompletion:
+        return ChatCompletion(
+            **self._envelope,
+            choices=[
+                ChatChoice(
+                    index=index,
+                    message=AssistantMessage(content=choice.text),
+                    logprobs=self._logprobs(choice),
+                    finish_reason=choice.finish_reason,
+                    stop_reason=choice.stop_reason,
+                    token_ids=choice.token_ids if self._shown.token_ids else None,
+                )
+                for index, choice in enumerate(choices)
+            ],
+            usage=usage,
+            metrics=metrics,
+            prompt_token_ids=self._prompt,
+            prompt_logprobs=self._prompt_logprobs(choices[0]),
+        )
+
+    def chunks(self, index: int, output: RequestOutput) -> list[ChatChunk]:
+        chunks = []
+        # Not before the first token exists: clients take this chunk for the time to first token.
+        if index not in self._started:
+            first = ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))
+            chunk = ChatChunk(**self._envelope, choices=[first])
+            if not self._started:
+                chunk.prompt_token_ids = self._prompt
+                chunk.prompt_logprobs = self._prompt_logprobs(output)
+            chunks.append(chunk)
+            self._started.add(index)
+        token_ids = list(output.token_ids) if self._shown.token_ids and output.token_ids else None
+        logprobs = self._logprobs(output)
+        news = output.text or token_ids or logprobs or (self._shown.every_token and output.token_ids)
+        trace = self._steps.chunk(index, output)
+        if news or trace or output.finish_reason is not None:
+            choice = ChatChunkChoice(
+                index=index,
+                delta=Delta(content=output.text or None),
+                logprobs=logprobs,
+                finish_reason=output.finish_reason,
+                stop_reason=output.stop_reason,
+                token_ids=token_ids,
+                trace=trace,
+            )
+            chunks.append(ChatChunk(**self._envelope, choices=[choice]))
+        return chunks
+
+    def _logprobs(self, news: Collected | RequestOutput) -> ChatLogprobs | None:
+        return self._shown.logprobs.chat(news.logprobs) if self._shown.logprobs and news.logprobs else None
+
+    def _prompt_logprobs(self, news: Collected | RequestOutput) -> PromptLogprobs | None:
+        return (
+            self._shown.prompt_logprobs.prompt(news.prompt_logprobs) if self._shown.prompt_logprobs else None
+        )
+
+    def usage_chunk(self, usage: UsageBody, metrics: MetricsBody | None) -> ChatChunk:
+        return ChatChunk(**self._envelope, choices=[], usage=usage, metrics=metrics)
