@@ -17,8 +17,6 @@ from .rows import SamplingRows, TokenRules, TruncationRows
 from .sums import row_sums
 from .truncation import truncation_cutoff
 
-_CPU_ROWS = 4  # rows taken through all operations together on a CPU: they stay in its cache
-
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -71,13 +69,8 @@ def _exponentiate_(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]
     # A temperature that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
     limits = torch.finfo(torch.float32)
     scale = temperature.clamp(limits.tiny, limits.max)[:, None]
-    best = logits.new_empty(logits.shape[0], 1)
-    step = _CPU_ROWS if logits.device.type == "cpu" else max(1, logits.shape[0])
-    for start in range(0, logits.shape[0], step):
-        part = slice(start, start + step)
-        torch.amax(logits[part], dim=1, keepdim=True, out=best[part])
-        logits[part].sub_(best[part]).div_(scale[part]).exp_()
-    return best[:, 0], logits
+    best = logits.amax(dim=1, keepdim=True)
+    return best[:, 0], logits.sub_(best).div_(scale).exp_()
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
