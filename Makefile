@@ -54,7 +54,7 @@ test-fast: $(DEV_STAMP) ## The tests that need no real model and no minutes
 	$(PYTEST) -m 'not slow'
 
 fuzz: $(DEV_STAMP) ## Thousands of generated requests against the OpenAPI document
-	FUZZ_EXAMPLES=400 .venv/bin/python -m pytest -s tests/e2e/test_fuzz.py
+	FUZZ_EXAMPLES=200 .venv/bin/python -m pytest -s tests/e2e/test_fuzz.py
 
 check: $(DEV_STAMP) ## Lint, format and type checks
 	.venv/bin/python -m ruff check .

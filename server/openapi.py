@@ -108,7 +108,7 @@ def _document(app: FastAPI, *, keys: bool, ignore_unknown: bool) -> dict[str, An
     if not ignore_unknown:
         for schema in schemas.values():
             if schema.get("additionalProperties") is True:
-                schema["additionalProperties"] = False
+                schema["additionalProperties"] = {"type": "null"}  # null is the same as absent
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)

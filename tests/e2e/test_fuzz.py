@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # For each operation, beside a fixed set for each of its parameters. `make fuzz` asks for many more.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))
-CASES = 5000 if EXAMPLES > 100 else 1000
+CASES = 5000 if EXAMPLES >= 200 else 1000
 
 
 def test_generated_requests(serve, tiny_arguments, tmp_path):
