@@ -47,6 +47,7 @@ def metrics() -> Metrics:
         "eos_token_ids": (1,),
         "verifier": "resispec",
         "verifiers": ("resispec",),
+        "proposers": ("draft",),
         "max_tree_nodes": 4,
         "max_tree_depth": 2,
         "kv_rows": 100,
