@@ -129,6 +129,7 @@ class _Tally:
         self.error: str | None = None
         self.ignored: str | None = None  # a request that is not counted, only felt by the others
         self.gaps: list[float] = []
+        self.speedups: list[float] = []
         self._last: dict[str, float] = {}  # when a request got something
 
     def add(self, result: StepResult, seconds: float) -> None:
@@ -144,6 +145,9 @@ class _Tally:
         for output in result.outputs:
             if output.finish_reason is FinishReason.ERROR:
                 self.error = output.error
+            if output.metrics is not None and output.metrics.speculation is not None:
+                speedup = output.metrics.speculation.speedup
+                self.speedups += [] if speedup is None else [speedup]
         stats = result.stats
         if self.ignored is None:  # the only ones whose first token comes later are not ours
             self.first_token_seconds += stats.time_to_first_token
@@ -171,4 +175,5 @@ class _Tally:
             draft_nodes=self.draft_nodes,
             gap_seconds=tuple(self.gaps),
             phases=dict(self.phases),
+            speedups=tuple(self.speedups),
         )

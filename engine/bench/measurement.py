@@ -24,6 +24,12 @@ class Measurement:
     gap_seconds: tuple[float, ...] = ()  # between one delivery to a request and its next, over all requests
     memory: int | None = None  # resident bytes
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by phase, over all steps
+    speedups: tuple[float, ...] = ()  # over plain decoding, as each request reported it
+
+    @property
+    def reported_speedup(self) -> float | None:
+        """Mean over the requests."""
+        return sum(self.speedups) / len(self.speedups) if self.speedups else None
 
     @property
     def tokens_per_second(self) -> float:
@@ -75,4 +81,5 @@ def pool(parts: Iterable[Measurement]) -> Measurement:
         gap_seconds=tuple(seconds for part in parts for seconds in part.gap_seconds),
         memory=max((part.memory for part in parts if part.memory is not None), default=None),
         phases=dict(phases),
+        speedups=tuple(speedup for part in parts for speedup in part.speedups),
     )

@@ -121,6 +121,7 @@ def used_columns(report: Report) -> list[Column]:
         Column("MiB", lambda row: row.memory_mib, 0, with_spread=False),
     ]
     columns += [Column(f"x {name}", _over(name), 2) for name in report.baselines]
+    columns.append(Column("reported", lambda row: row.reported, 2, with_spread=False))
     return [column for column in columns if any(column.value(row) is not None for row in report.rows)]
 
 

@@ -55,6 +55,7 @@ class Row:
     gap_p99_ms: Spread | None = None
     gap_max_ms: Spread | None = None
     memory_mib: Spread | None = None  # resident
+    reported: Spread | None = None  # speedup over plain decoding, as the requests reported it
     over: dict[str, Spread] = field(default_factory=dict)  # tokens/s over a baseline's at the same load
     phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
     error: str | None = None
@@ -131,6 +132,7 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
         gap_p99_ms=spread(_ms(run.gap(0.99)) for run in values),
         gap_max_ms=spread(_ms(run.gap(1)) for run in values),
         memory_mib=spread(run.memory and run.memory / 2**20 for run in values),
+        reported=spread(run.reported_speedup for run in values),
         over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},
     )
