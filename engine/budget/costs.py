@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 _NEWEST, _NEWEST_STEP = 0.1, 0.03  # weights of the newest measurement: of a part, of a whole step
+_MOST_OFF = 1.3  # times that whole steps may differ from the sum of their parts
+_DRIFT = 0.003  # of the factors of depths that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
 _CONTEXT_GRAIN = 256  # KV rows that make no difference to a choice
@@ -70,14 +72,16 @@ class MeasuredCosts:
     def observe_step(self, depth: int, seconds: float, predicted: float) -> None:
         """A whole step took this long, and ``predicted`` was said of it. So predictions that are wrong
         for some trees, and not for others, do not stay wrong.
+
+        The factor moves slowly and not far, and those of other depths drift towards it: a depth that
+        was slow once, its first time, is not given up for good.
         """
-        usual = self._whole.get(depth)
-        factor = seconds / predicted * self.whole_step(depth)
-        if usual is None:
-            self._whole[depth] = min(max(factor, 1 / _MOST), _MOST)
-            return
-        factor = min(max(factor, usual / _MOST), usual * _MOST)
-        self._whole[depth] = usual + _NEWEST_STEP * (factor - usual)
+        usual = self.whole_step(depth)
+        seen = min(max(seconds / predicted, 1 / _MOST_OFF), _MOST_OFF)
+        factor = usual * seen**_NEWEST_STEP
+        self._whole[depth] = min(max(factor, 1 / _MOST_OFF), _MOST_OFF)
+        for other in self._whole.keys() - {depth}:
+            self._whole[other] += _DRIFT * (factor - self._whole[other])
 
 
 class ReferenceCosts:

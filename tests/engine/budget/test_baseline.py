@@ -64,3 +64,14 @@ def test_a_pause_is_no_step():
         step = meter.plain_step([Item(50)])
         meter.finish(step, 0.001, began=start, ended=start + 2.0, more=False)
     assert meter.plain_step([Item(50)]).seconds == pytest.approx(2.0, rel=0.05)
+
+
+def test_predictions_that_are_wrong_for_some_trees_are_corrected_for_them_alone():
+    costs = MeasuredCosts(CPU)
+    costs.observe_step(2, 60.0, 1.0)  # its first time
+    assert costs.whole_step(2) < 1.05
+    for _ in range(300):
+        for depth, truth in ((0, 1.0), (1, 1.2)):
+            costs.observe_step(depth, truth, costs.whole_step(depth))
+    assert costs.whole_step(1) / costs.whole_step(0) == pytest.approx(1.2, abs=0.06)
+    assert costs.whole_step(2) < 1.2
