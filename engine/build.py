@@ -15,12 +15,11 @@ from resispec.models.head.module import HeadModule
 from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
 from resispec.models.pack import can_pack
-from resispec.models.quantize import QUANTIZATIONS
 
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
 from .budget.meter import SpeedMeter
-from .config import ConfigError, EngineConfig
+from .config import QUANTIZATIONS, ConfigError, EngineConfig
 from .cost.measure import Limits
 from .cost.start import Pair, cost_key, start_costs
 from .cost.table import CostTable

@@ -8,6 +8,7 @@ from .request import SpeculationMode
 from .tree import DRAFT
 
 DEFAULT = "default"  # the embedded pair
+QUANTIZATIONS = ("none", "int8", "int4")
 DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
 
 
@@ -20,7 +21,7 @@ class EngineConfig:
     proposers: tuple[str, ...] = (DRAFT,)  # who says what may follow; the draft where there is one
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, float32, bfloat16, float16
-    quantization: str = "none"  # of the target's weights: none, int8, int4
+    quantization: str = "none"  # of the target's weights: one of QUANTIZATIONS
     max_num_seqs: int = 16
     max_model_len: int | None = None  # tokens; None: the model's own context
     kv_memory: int | None = None  # bytes for the KV memory of both models together

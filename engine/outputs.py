@@ -223,5 +223,10 @@ class EngineInfo:
 
     @property
     def number_format(self) -> str:
-        """What the target computes with, in words: ``bfloat16`` or ``int8 weights, bfloat16``."""
-        return self.dtype if self.quantization == "none" else f"{self.quantization} weights, {self.dtype}"
+        """What the target computes with, in words."""
+        return number_format(self.quantization, self.dtype)
+
+
+def number_format(quantization: str, dtype: str) -> str:
+    """In words: ``bfloat16``, or ``int8 weights, bfloat16``."""
+    return dtype if quantization == "none" else f"{quantization} weights, {dtype}"

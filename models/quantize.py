@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from .pack import replace_linears
 
-QUANTIZATIONS = ("none", "int8", "int4")
 GROUP = 32  # weights of a row that share a scale and an offset, in int4
 _MULTIPLE = 16  # rows of an int4 matrix: what torch's kernel lays out together
 _FEW_ROWS = 16  # up to here the integer kernels are the quicker ones; they take time for every row

@@ -14,6 +14,7 @@ from resispec.models.load.causal import load_tokenizer
 from resispec.models.load.resolve import resolve
 
 from ..load import choose_device, choose_dtype
+from ..outputs import number_format
 from .contenders import Contender, FailedContender
 from .load import loaders
 from .machine import describe_machine
@@ -69,7 +70,7 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         machine=machine,
         target=settings.target,
         draft=settings.draft,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=number_format(settings.quantization, str(dtype).removeprefix("torch.")),
         tokens=settings.tokens,
         repeats=settings.repeats,
         rows=summarize(results.cases, results.runs, results.errors),

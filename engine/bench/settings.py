@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from ..config import ConfigError, EngineConfig
+from ..config import QUANTIZATIONS, ConfigError, EngineConfig
 from ..tree import DRAFT, plan_shape
 from .prompts import PROMPT_SETS
 from .serving.launch import Peer
@@ -41,6 +41,7 @@ class BenchSettings:
     num_threads: int | None = None
     device: str = "auto"
     dtype: str = "auto"
+    quantization: str = "none"  # of our own engines' target
     transformers: bool = True
     assisted: bool = False  # transformers' own speculation too
     trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
@@ -64,6 +65,10 @@ class BenchSettings:
         at_least(self.repeats, 1, "repeats")
         if self.num_threads is not None:
             at_least(self.num_threads, 1, "num_threads")
+        if self.quantization not in QUANTIZATIONS:
+            raise ConfigError(
+                f"quantization is {self.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
+            )
         check_prompts(self.prompts)
         if self.intruder is not None:
             at_least(self.intruder, 1, "intruder")
@@ -134,6 +139,7 @@ class BenchSettings:
             proposers=(speculates and self.used_proposers) or defaults.proposers,
             device=self.device,
             dtype=self.dtype,
+            quantization=self.quantization,
             max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
             max_tree_nodes=max((tree.nodes for tree in self.trees), default=defaults.max_tree_nodes),

@@ -14,11 +14,10 @@ from resispec.models.fit import fit, lay_out
 from resispec.models.kv import KVMemory
 from resispec.models.load.causal import load_tokenizer
 from resispec.models.load.resolve import resolve
-from resispec.models.quantize import QUANTIZATIONS
 
 from ..bench.prompts import PROMPT_SETS
 from ..bench.workload import encode_prompts
-from ..config import ConfigError, EngineConfig
+from ..config import QUANTIZATIONS, ConfigError, EngineConfig
 from ..load import load_pair
 
 FORMATS = ("float32", "bfloat16", "float16", *QUANTIZATIONS[1:])

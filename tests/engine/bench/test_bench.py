@@ -40,6 +40,15 @@ def report(folder):
     return bench(settings(folder), QUIET)
 
 
+def test_quantized_targets_are_measured_and_named(folder):
+    measured = bench(
+        settings(folder, quantization="int8", draft=None, transformers=False, prompts=("chat",), repeats=1),
+        QUIET,
+    )
+    assert measured.complete
+    assert measured.dtype == "int8 weights, float32"
+
+
 def test_every_row_is_measured(report):
     work = {(row.case.contender, row.case.batch) for row in report.rows}
     assert work == {

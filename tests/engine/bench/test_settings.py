@@ -25,6 +25,7 @@ from resispec.engine.tree import plan_shape
         ({"tokens": 1}, "tokens"),
         ({"repeats": 0}, "repeats"),
         ({"num_threads": 0}, "num_threads"),
+        ({"quantization": "int3"}, "quantization"),
         ({"draft": None, "trees": (Tree(4, 2),)}, "draft"),
         ({"draft": None, "verifiers": ("target",)}, "draft"),
         ({"trees": (Tree(4, 2),), "modes": ("auto",)}, "sweep"),
