@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(
         self,
-        conversation: list[dict[str, str]],
+        conversation: list[dict[str, Any]],
         *,
         tokenize: bool,
         add_generation_prompt: bool,
@@ -67,6 +67,15 @@ class Prompts:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
         self.strings = TokenStrings(tokenizer.backend_tokenizer)
         self._reserved = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
+
+    @property
+    def template(self) -> object:
+        """The chat template as the tokenizer has it: text, several by name, or None."""
+        return self._tokenizer.chat_template
+
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        return self._tokenizer.backend_tokenizer
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -124,12 +133,13 @@ class Prompts:
 
     async def chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool,
         continue_final_message: bool,
         template_kwargs: Mapping[str, Any],
         field: str = "messages",
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[int, ...]:
         """The token ids of a conversation, laid out by the model's own chat template.
 
@@ -148,6 +158,7 @@ class Prompts:
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
+                    **({} if tools is None else {"tools": [dict(tool) for tool in tools]}),
                     **template_kwargs,
                 )
             )
@@ -156,7 +167,7 @@ class Prompts:
             # Laying out a message takes time even if it is empty.
             length = sum(64 + len(message["content"]) for message in messages)
             # What a template makes of further arguments may be long.
-            text = await self._run(LONG_TEXT if template_kwargs else length, render)
+            text = await self._run(LONG_TEXT if template_kwargs or tools else length, render)
         except Exception as exc:
             # Templates refuse what they do not support by raising anything: unknown roles, wrong order.
             raise invalid(field, f"the model's chat template refused them: {exc}") from exc

@@ -13,6 +13,7 @@ from resispec.engine.request import RequestError, StructuredSpec
 from .errors import invalid
 from .prompts import Tokenizer
 from .schemas.chat import ChatRequest
+from .schemas.common import GenerationBody
 from .schemas.completions import CompletionRequest
 from .schemas.responses import ResponsesRequest, TextOptions
 from .schemas.structured import ResponseFormat, StructuredOutputs
@@ -42,10 +43,7 @@ class Grammars:
         if found is None:
             return None
         spec, field = found
-        # Two rules for what comes next, or for where the answer ends, may leave no token at all.
-        for name in ("min_tokens", "ignore_eos", "bad_words", "allowed_token_ids"):
-            if getattr(body, name):
-                raise invalid(name, f"not together with {field.partition('.')[0]}")
+        refuse_other_rules(body, field.partition(".")[0])
         await self.check(spec, field)
         return spec
 
@@ -60,6 +58,16 @@ class Grammars:
             raise invalid(field, exc.message) from exc
         except TimeoutError as exc:
             raise invalid(field, f"compiling it takes longer than {COMPILE_SECONDS:g} s") from exc
+
+
+def refuse_other_rules(body: GenerationBody, field: str) -> None:
+    """Two rules for what comes next, or for where the answer ends, may leave no token at all.
+
+    field: what asks for the form. Raises ApiError 400.
+    """
+    for name in ("min_tokens", "ignore_eos", "bad_words", "allowed_token_ids"):
+        if getattr(body, name):
+            raise invalid(name, f"not together with {field}")
 
 
 Wanted = tuple[StructuredSpec, str]

@@ -21,7 +21,7 @@ _MAX_FORCED = 8192  # bytes that a grammar may force in one run; one that forces
 _LOCATE_SECONDS = 0.5  # to find the part of a schema that is at fault
 _MAX_CHOICES = 4096
 # One way to lay out JSON, so that its structure is forced; a model cannot get lost in white space.
-_LAYOUT: dict[str, Any] = {
+JSON_LAYOUT: dict[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
@@ -115,7 +115,7 @@ def _grammar(spec: StructuredSpec) -> tuple[str, dict[str, Any] | None]:
 
 
 def _json_grammar(schema: dict[str, Any]) -> str:
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_LAYOUT)  # type: ignore[arg-type]
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_LAYOUT)  # type: ignore[arg-type]
 
 
 def _locate(root: dict[str, Any], fault: str, compile_part: Callable[[dict[str, Any]], str]) -> Path:

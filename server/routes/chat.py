@@ -8,7 +8,10 @@ from ..deadline import set_deadline
 from ..errors import invalid
 from ..openapi import answers
 from ..schemas.chat import ChatChunk, ChatCompletion, ChatRequest
-from ..state import RequestScope, State
+from ..state import AppState, RequestScope, State
+from ..tools.reader import AnswerForm
+from ..tools.reasoning import BEGIN, may_reason
+from ..tools.use import tool_use
 from ..translate import check_fields, engine_requests
 from ..writers.base import Shown
 from ..writers.chat import ChatWriter
@@ -27,6 +30,11 @@ async def create_chat_completion(
     _check(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("chatcmpl", body, request, state)
     admit(request, state, scope, 1, body.sequences_per_prompt)
+    use = await tool_use(body, state.prompts.template, state.prompts.backend, state.grammars)
+    structured = await state.grammars.wanted(body)
+    if use is not None:
+        structured = use.structured or structured
+        body = body.model_copy(update={"skip_special_tokens": False})  # a call may open with a special token
     prompt = await state.prompts.chat(
         [message.for_template() for message in body.messages],
         add_generation_prompt=(
@@ -36,6 +44,7 @@ async def create_chat_completion(
         ),
         continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs or {},
+        tools=None if use is None else use.tools,
     )
     requests = engine_requests(
         body,
@@ -44,11 +53,24 @@ async def create_chat_completion(
         prompt_field="messages",
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
-        structured=await state.grammars.wanted(body),
+        structured=structured,
     )
     shown = Shown.of(body, state.prompts.strings)
-    writer = ChatWriter(envelope, requests[0].prompt_token_ids, shown)
+    form = AnswerForm(
+        tools=use.form if use else None,
+        reasons=may_reason(state.prompts.template),
+        # A grammar leaves no room for reasoning.
+        is_reasoning=structured is None and await _ends_in_reasoning(prompt, state),
+    )
+    writer = ChatWriter(envelope, requests[0].prompt_token_ids, shown, form)
     return await generate(request, body, requests, writer, state, scope)
+
+
+async def _ends_in_reasoning(prompt: tuple[int, ...], state: AppState) -> bool:
+    """Whether the template has opened the reasoning for the model."""
+    if not may_reason(state.prompts.template):
+        return False
+    return (await state.prompts.decode(list(prompt[-16:]))).rstrip().endswith(BEGIN)
 
 
 def _check(body: ChatRequest, *, ignore_unknown: bool) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PlainValidator
+from pydantic import BaseModel, Field, PlainValidator, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from .common import MAX_LOGPROBS, Body, GenerationBody
 from .logprobs import ChatLogprobs, PromptLogprobs
 from .speculation import ChunkStep
 from .structured import ResponseFormat, StructuredOutputs
+from .tools import MAX_TOOLS, Tool, ToolCall, ToolCallBody, ToolCallDelta, ToolChoice
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
 
@@ -46,32 +47,64 @@ class TextPart(BaseModel):
     text: str
 
 
+def _check_message_content(value: object, info: ValidationInfo) -> str | None:
+    """As `check_content`; an assistant that calls tools need not say anything."""
+    if value is None and info.data.get("tool_calls"):
+        return None
+    if value is None:
+        raise PydanticCustomError(
+            "invalid_value", "this field is required: a string or a list of parts of type text"
+        )
+    return check_content(value)
+
+
 Content = Annotated[
-    str,
+    str | None,
     PlainValidator(
-        check_content, json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)]
+        _check_message_content,
+        json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)] | None,
     ),
+    Field(validate_default=True),
 ]
 
 
 class Message(Body):
     """One turn. ``developer`` is OpenAI's newer word for ``system``."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[ToolCall] | None = None  # of the assistant
+    tool_call_id: str | None = None  # of a tool: the call it answers
+    content: Content = None
     name: str | None = None
+    reasoning_content: str | None = None  # of the assistant; the template decides what becomes of it
 
     # Null or empty in messages that clients send back as they got them.
     refusal: Annotated[Any, only()] = None
-    tool_calls: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only()] = None
     audio: Annotated[Any, only()] = None
     annotations: Annotated[Any, only([])] = None
 
-    def for_template(self) -> dict[str, str]:
-        """The message as chat templates expect it."""
-        message = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
-        return message if self.name is None else message | {"name": self.name}
+    @model_validator(mode="after")
+    def _calls_are_the_assistants(self) -> Message:
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError("invalid_value", "tool_calls are the assistant's only")
+        if self.tool_call_id is not None and self.role != "tool":
+            raise PydanticCustomError("invalid_value", "tool_call_id goes with role tool only")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates expect it: arguments as values, not as text."""
+        role = "system" if self.role == "developer" else self.role
+        message: dict[str, Any] = {"role": role, "content": self.content or ""}
+        if self.name is not None:
+            message["name"] = self.name
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.reasoning_content is not None:
+            message["reasoning_content"] = self.reasoning_content
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        return message
 
 
 class ChatRequest(GenerationBody):
@@ -85,9 +118,9 @@ class ChatRequest(GenerationBody):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, only(True, False)] = None
+    tools: Annotated[list[Tool] | None, Field(max_length=MAX_TOOLS)] = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
     modalities: Annotated[Any, only(["text"])] = None
@@ -108,8 +141,10 @@ class ChatRequest(GenerationBody):
 
 class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: Absent[str] = None
+    tool_calls: Absent[list[ToolCallBody]] = None
 
 
 class ChatChoice(BaseModel):
@@ -133,6 +168,8 @@ class ChatCompletion(Envelope):
 class Delta(BaseModel):
     role: Absent[Literal["assistant"]] = None
     content: Absent[str] = None
+    reasoning_content: Absent[str] = None
+    tool_calls: Absent[list[ToolCallDelta]] = None
 
 
 class ChatChunkChoice(BaseModel):

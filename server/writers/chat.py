@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from resispec.engine.outputs import RequestOutput
+from resispec.engine.outputs import FinishReason, RequestOutput
 
 from ..generation import Collected
 from ..schemas.chat import AssistantMessage, ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, Delta
 from ..schemas.logprobs import ChatLogprobs, PromptLogprobs
 from ..schemas.usage import MetricsBody, UsageBody
+from ..tools.reader import AnswerForm, AnswerReader, whole_calls
 from .base import EnvelopeFields, Shown, StepCounter
 
 
 class ChatWriter:
     """``chat.completion`` bodies; a choice's first chunk carries the role."""
 
-    def __init__(self, envelope: EnvelopeFields, prompt: tuple[int, ...], shown: Shown) -> None:
+    def __init__(
+        self, envelope: EnvelopeFields, prompt: tuple[int, ...], shown: Shown, form: AnswerForm
+    ) -> None:
         self._envelope = envelope
+        self._form = form
+        self._readers: dict[int, AnswerReader] = {}
         self._prompt = list(prompt) if shown.token_ids else None
         self._shown = shown
         self._started: set[int] = set()
@@ -31,9 +36,9 @@ class ChatWriter:
             choices=[
                 ChatChoice(
                     index=index,
-                    message=AssistantMessage(content=choice.text),
+                    message=self._message(index, choice),
                     logprobs=self._logprobs(choice),
-                    finish_reason=choice.finish_reason,
+                    finish_reason=self._finish_reason(index, choice.finish_reason),
                     stop_reason=choice.stop_reason,
                     token_ids=choice.token_ids if self._shown.token_ids else None,
                 )
@@ -58,20 +63,43 @@ class ChatWriter:
             self._started.add(index)
         token_ids = list(output.token_ids) if self._shown.token_ids and output.token_ids else None
         logprobs = self._logprobs(output)
-        news = output.text or token_ids or logprobs or (self._shown.every_token and output.token_ids)
         trace = self._steps.chunk(index, output)
+        read = self._reader(index).feed(output.text, last=output.finish_reason is not None)
+        shown = read.content or read.reasoning or read.calls
+        news = shown or token_ids or logprobs or (self._shown.every_token and output.token_ids)
         if news or trace or output.finish_reason is not None:
             choice = ChatChunkChoice(
                 index=index,
-                delta=Delta(content=output.text or None),
+                delta=Delta(
+                    content=read.content or None,
+                    reasoning_content=read.reasoning or None,
+                    tool_calls=read.calls or None,
+                ),
                 logprobs=logprobs,
-                finish_reason=output.finish_reason,
+                finish_reason=self._finish_reason(index, output.finish_reason),
                 stop_reason=output.stop_reason,
                 token_ids=token_ids,
                 trace=trace,
             )
             chunks.append(ChatChunk(**self._envelope, choices=[choice]))
         return chunks
+
+    def _reader(self, index: int) -> AnswerReader:
+        if index not in self._readers:
+            self._readers[index] = self._form.reader()
+        return self._readers[index]
+
+    def _message(self, index: int, choice: Collected) -> AssistantMessage:
+        read = self._reader(index).feed(choice.text, last=True)
+        return AssistantMessage(
+            content=None if read.calls and not read.content else read.content,
+            reasoning_content=read.reasoning or None,
+            tool_calls=whole_calls(read.calls) or None,
+        )
+
+    def _finish_reason(self, index: int, reason: FinishReason | None) -> str | None:
+        called = reason is FinishReason.STOP and self._reader(index).has_called
+        return "tool_calls" if called else reason
 
     def _logprobs(self, news: Collected | RequestOutput) -> ChatLogprobs | None:
         return self._shown.logprobs.chat(news.logprobs) if self._shown.logprobs and news.logprobs else None

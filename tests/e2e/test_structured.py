@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import openai
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 pytestmark = pytest.mark.slow
 
@@ -23,12 +23,16 @@ class Kind(Enum):
     PLACE = "place"
 
 
-class Part(BaseModel):
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Part(Closed):
     label: Literal["first", "second"]
     weight: Annotated[int, Field(ge=0, le=99)]
 
 
-class Thing(BaseModel):
+class Thing(Closed):
     name: Annotated[str, Field(max_length=8)]
     kind: Kind
     parts: Annotated[list[Part], Field(max_length=2)]

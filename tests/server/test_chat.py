@@ -54,7 +54,7 @@ async def test_token_limits(http, engine):
     ("messages", "fields", "param", "part"),
     [
         ([{"role": "user", "content": "refuse"}], {}, "messages", "not this one"),
-        ([{"role": "tool", "content": "x"}], {}, "messages[0].role", "'tool'"),
+        ([{"role": "robot", "content": "x"}], {}, "messages[0].role", "'robot'"),
         ([{"role": "user", "content": None}], {}, "messages[0].content", "string"),
         ([{"role": "user"}], {}, "messages[0].content", "required"),
         (
@@ -63,7 +63,6 @@ async def test_token_limits(http, engine):
             "messages[1].content",
             "image_url",
         ),
-        ([USER | {"tool_calls": [{}]}], {}, "messages[0].tool_calls", "support"),
         ([USER | {"mood": 1}], {}, "messages[0].mood", "unknown"),
         ([USER], {"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs", "tokenize"),
         (
@@ -72,7 +71,6 @@ async def test_token_limits(http, engine):
             "add_generation_prompt",
             "continue",
         ),
-        ([USER], {"tools": [{}]}, "tools", "support"),
         ([USER], {"logprobs": 1}, "logprobs", "boolean"),
         ([USER], {"top_logprobs": 2}, "top_logprobs", "logprobs: true"),
         ([USER], {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
