@@ -20,9 +20,9 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H]."""
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        gate, up = self.gate_up_proj(x.reshape(-1, x.shape[-1])).chunk(2, dim=-1)
         out: Tensor = self.down_proj(self._activation(gate) * up)
-        return out
+        return out.view(x.shape)
 
 
 def fused_mlps(module: Any) -> list[FusedMLP]:
