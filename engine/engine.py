@@ -100,7 +100,7 @@ class Engine:
             mode,
             limit_notes(wanted, self.info),
             self._controller.history(verifier, sampling),
-            DRAFT in proposers,
+            DRAFT in proposers and self.info.draft is not None,
             self._sources.make(request, proposers),
         )
         if request.speculation.trace:
@@ -336,7 +336,7 @@ class Engine:
         return self._finish(sequence, output, tally, now)
 
     def _speculation(self, sequence: Sequence) -> SpeculationMetrics | None:
-        if not self.info.proposers or sequence.mode is SpeculationMode.OFF:
+        if sequence.mode is SpeculationMode.OFF or not (sequence.drafts or sequence.sources):
             return None
         exact = VERIFIERS[sequence.verifier].exact
         seconds = (sequence.last_token_time or 0.0) - (sequence.first_token_time or 0.0)

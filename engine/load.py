@@ -25,6 +25,7 @@ from resispec.models.prepare.cache import cache_root
 from .build import LoadedDraft, LoadedTarget, assemble
 from .config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
 from .engine import Engine
+from .tree import DRAFT
 
 DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
@@ -48,11 +49,17 @@ def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
         raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
     notes: list[str] = []
     draft = None
-    if "draft" not in config.proposers:
-        pass  # a draft that nobody asks need not be loaded
+    if DRAFT not in config.proposers:
+        if config.draft not in (None, DEFAULT):
+            raise ConfigError(
+                f"draft is {config.draft!r}, but {DRAFT!r} is not among the proposers; add it, or use "
+                "draft 'none'",
+                "proposer",
+            )
     elif config.draft == DEFAULT and config.target != DEFAULT:
+        alone = f"only {', '.join(config.sources)} proposes" if config.sources else "nothing proposes"
         notes.append(
-            "No draft was given for this target, so it decodes without speculation; "
+            f"No draft was given for this target, so {alone}; "
             "'resispec distill' makes a draft for any target."
         )
     elif config.draft is not None:

@@ -321,7 +321,10 @@ class Scheduler:
         if not sequence.sources or max_depth < 1 or not takes_known(VERIFIERS[sequence.verifier]):
             return NOTHING_KNOWN
         length = len(sequence.token_ids)
-        limit = self._controller.known_limit(sequence.mode, batch, length, is_free=sequence.is_free)
+        drafts = sequence.drafts and length <= self.config.draft_positions
+        limit = self._controller.known_limit(
+            sequence.mode, batch, length, is_free=sequence.is_free, drafts=drafts
+        )
         if limit.max_nodes is not None:
             max_nodes = min(max_nodes, limit.max_nodes)
         return sequence.sources.known_tree(sequence.token_ids, max_nodes, max_depth, limit.least_chance)

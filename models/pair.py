@@ -44,7 +44,8 @@ def check_pair(
         )
         raise ModelError(
             f"the draft's vocabulary is not the target's ({len(differing)} ids differ: {shown}); use a draft "
-            "of the target's own family, make one with 'resispec distill', or serve with --draft none"
+            "of the target's own family, make one with 'resispec distill', or serve with "
+            "--draft none, with which --proposer ngram,recycle needs no draft"
         )
     num_ids = usable_ids(target_tokenizer, target_rows)
     if draft_rows < num_ids:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.exposition import choose_encoder
 
 from resispec.engine.outputs import EngineInfo, FinishReason, SpeculationStats, StepStats
+from resispec.engine.tree import DRAFT
 
 PREFIX = "resispec"
 
@@ -112,13 +113,19 @@ class Metrics:
         self._accepted_per_child = counter(
             "spec_decode_num_accepted_tokens_per_child", "Kept, by child slot.", "verifier", "child"
         )
+        self._proposed_per_source = counter(
+            "spec_decode_num_draft_tokens_per_source", "Candidates verified, by proposer.", "source"
+        )
+        self._accepted_per_source = counter(
+            "spec_decode_num_accepted_tokens_per_source", "Candidates kept, by proposer.", "source"
+        )
         self._acceptance_rate = self._gauge(
             "acceptance_rate", "Kept over proposed at a depth, since the start.", "verifier", "position"
         )
         self._acceptance_length = self._histogram(
             "acceptance_length",
             "Tokens of a speculative step, correction or bonus included.",
-            range(1, info.max_tree_depth + 2),
+            range(1, (info.max_tree_depth if info.proposers == (DRAFT,) else info.max_tree_nodes) + 2),
             "verifier",
         )
         self._tree_nodes = self._histogram(
@@ -182,6 +189,9 @@ class Metrics:
             tree_nodes.observe(nodes)
         for child, count in enumerate(part.accepted_by_child):
             self._accepted_per_child.labels(*labels, str(child)).inc(count)
+        for counts in part.by_source:
+            self._proposed_per_source.labels(self._model, counts.source).inc(counts.num_proposed)
+            self._accepted_per_source.labels(self._model, counts.source).inc(counts.num_accepted)
         for depth, (kept, proposed) in enumerate(self._by_depth(part)):
             self._accepted_per_pos.labels(*labels, str(depth)).inc(kept)
             self._proposed_per_pos.labels(*labels, str(depth)).inc(proposed)

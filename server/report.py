@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from resispec.engine.outputs import RequestMetrics, SpeculationMetrics, Usage
 
-from .schemas.usage import CompletionDetails, MetricsBody, PromptDetails, SpeculationBody, UsageBody
+from .schemas.usage import (
+    CompletionDetails,
+    MetricsBody,
+    PromptDetails,
+    SourceBody,
+    SpeculationBody,
+    UsageBody,
+)
 
 
 def usage_body(
@@ -103,6 +111,7 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
                 total.accepted_by_depth, total.proposed_by_depth, fillvalue=0
             )
         ],
+        sources=_sources(parts),
         acceptance_by_child=[count / kept for count in total.accepted_by_child],
         draft_ms=total.draft_ms,
         verify_ms=total.verify_ms,
@@ -111,6 +120,18 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
         baseline_ms_per_token=total.baseline_ms_per_token,
         baseline_measured=total.baseline_measured,
     )
+
+
+def _sources(parts: Sequence[SpeculationMetrics]) -> dict[str, SourceBody]:
+    proposed: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    for counts in (counts for part in parts for counts in part.by_source):
+        proposed[counts.source] += counts.num_proposed
+        accepted[counts.source] += counts.num_accepted
+    return {
+        name: SourceBody(num_draft_tokens=count, num_accepted_draft_tokens=accepted[name])
+        for name, count in proposed.items()
+    }
 
 
 def _add(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

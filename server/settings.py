@@ -36,6 +36,14 @@ def _split(value: object) -> object:
     return [part for part in value.split(",") if part] if isinstance(value, str) else value
 
 
+def _split_each(value: object) -> object:
+    """The same for flags, which may be repeated as well."""
+    values = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, str) for item in values):
+        return value
+    return [part.strip() for item in values for part in item.split(",") if part.strip()]
+
+
 def _auto(value: object) -> object:
     """Let ``auto`` stand for "chosen at start", which is None here."""
     return None if value == "auto" else value
@@ -152,6 +160,18 @@ class ServerSettings(BaseSettings):
             json_schema_extra=SPECULATION,
         ),
     ] = "fixed"
+    proposer: Annotated[
+        list[Literal["draft", "ngram", "prediction", "suffix", "recycle"]],
+        NoDecode,
+        BeforeValidator(_split_each),
+        Field(
+            min_length=1,
+            description="Who says what may follow, with commas between them: draft; ngram: what followed in "
+            "this text; prediction: the request's own; suffix: what followed in recent answers; recycle: "
+            "what the target ranked high of late.",
+            json_schema_extra=SPECULATION,
+        ),
+    ] = ["draft", "ngram", "prediction"]
     baseline_probe_share: Annotated[
         float,
         Field(
@@ -362,6 +382,7 @@ class ServerSettings(BaseSettings):
             kv_memory=None if self.kv_memory is None else int(self.kv_memory),
             max_num_batched_tokens=self.max_num_batched_tokens,
             speculation=SpeculationMode(self.speculation),
+            proposers=tuple(dict.fromkeys(self.proposer)),
             baseline_probe_share=self.baseline_probe_share,
             verifier=self.verifier,
             allow_inexact=self.allow_inexact,

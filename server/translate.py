@@ -45,11 +45,13 @@ def engine_requests(
     default_max_tokens: int | None,
     bad_words: tuple[tuple[int, ...], ...],
     structured: StructuredSpec | None = None,
+    prediction: tuple[int, ...] = (),
 ) -> list[Request]:
     """One request per choice: ``n`` for each prompt, in order.
 
     default_max_tokens: the answer's limit when the body has none; None: the rest of the context.
-    bad_words: the body's, as tokens. structured: what the answers must look like. Raises ApiError 400.
+    bad_words: the body's, as tokens. structured: what the answers must look like. prediction: what they
+    are expected to be. Raises ApiError 400.
     """
     requests: list[Request] = []
     # Not the client's id: clients may use one twice.
@@ -67,6 +69,7 @@ def engine_requests(
                     speculation=speculation,
                     priority=body.priority or 0,
                     cache_salt=_cache_salt(body),
+                    prediction_token_ids=prediction,
                 )
             )
     return requests
@@ -122,8 +125,11 @@ def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> 
     if options is None:
         return SpeculationParams()
     mode = _speculation_mode(options, info)
-    if mode is not SpeculationMode.OFF and info.draft is None:
-        raise invalid("speculation", "this server runs without a draft; only enabled: false works")
+    if mode is not SpeculationMode.OFF and not info.proposers:
+        raise invalid("speculation", "this server runs without any proposer; only enabled: false works")
+    for name in options.proposer:
+        if name not in info.proposers:
+            raise invalid("speculation.proposer", f"{name!r} is not one of: {', '.join(info.proposers)}")
     if options.verifier is not None and (why := info.refused_verifiers.get(options.verifier)):
         raise invalid("speculation.verifier", why)
     if options.verifier is not None and options.verifier not in info.verifiers:
@@ -136,6 +142,7 @@ def speculation_params(options: SpeculationOptions | None, info: EngineInfo) -> 
         max_nodes=options.tree.max_nodes if options.tree else None,
         max_depth=options.tree.max_depth if options.tree else None,
         trace=bool(options.trace),
+        proposers=options.proposer or None,
     )
 
 

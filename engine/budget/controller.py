@@ -33,7 +33,7 @@ _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _ALONE_PRIOR = 2.0  # of a request that knows nothing of others
 _SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
-_FIXED_LEAST = 0.15  # chance of a known candidate that takes a drafted one's place in the fixed mode
+_FIXED_LEAST = 0.15  # chance of a known candidate that is worth a drafted one
 _LEAST = 0.03  # chance below which estimates mean little
 _KNOWN_GRAIN = 4  # candidates over which the price of one is measured
 _KNOWN_TOKENS = 1.5  # what a step gives a request, for the price of a candidate
@@ -125,8 +125,12 @@ class Controller:
         choice = self._alone(view, view.max_nodes)
         return Choice(None) if choice is None or view.is_free else choice
 
-    def known_limit(self, mode: SpeculationMode, batch: int, length: int, *, is_free: bool) -> KnownLimit:
+    def known_limit(
+        self, mode: SpeculationMode, batch: int, length: int, *, is_free: bool, drafts: bool
+    ) -> KnownLimit:
         """What a request may add of candidates that are known, one of ``batch`` requests that decode.
+
+        drafts: there are drafted candidates, too, whose place known ones take in the fixed mode.
 
         One more candidate pays if the tokens it is expected to give, over those of the step without it,
         exceed its share of the step's time.
@@ -135,7 +139,7 @@ class Controller:
             return KnownLimit(0, 1.0)
         if mode is SpeculationMode.FIXED:
             share = self.settings.max_step_nodes // max(1, batch)
-            return KnownLimit(share if is_free else None, _FIXED_LEAST)
+            return KnownLimit(share if is_free else None, _FIXED_LEAST if drafts else _LEAST)
         costs, batch = (self._costs, batch) if is_free else (self._reference, 1)
         rows, context = 2 * batch, batch * length
         step = costs.target_seconds(rows, context) + costs.sample_seconds(batch, batch)

@@ -54,6 +54,9 @@ async def create_chat_completion(
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
         structured=structured,
+        prediction=await state.prompts.tokenize(body.prediction.content, add_special_tokens=False)
+        if body.prediction is not None
+        else (),
     )
     shown = Shown.of(body, state.prompts.strings)
     form = AnswerForm(

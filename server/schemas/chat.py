@@ -107,6 +107,13 @@ class Message(Body):
         return message
 
 
+class Prediction(Body):
+    """What the answer is expected to be, such as the file that it is to edit."""
+
+    type: Literal["content"]
+    content: Content
+
+
 class ChatRequest(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int | None, Field(ge=1)] = None
@@ -116,6 +123,7 @@ class ChatRequest(GenerationBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
 
+    prediction: Prediction | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     tools: Annotated[list[Tool] | None, Field(max_length=MAX_TOOLS)] = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from .validators import NO_EFFECT, check_bad_words, check_logit_bias, check_stop, only
+from .validators import NO_EFFECT, check_bad_words, check_logit_bias, check_proposers, check_stop, only
 
 INT64 = 1 << 63
 MAX_SEQUENCES = 128
@@ -39,6 +39,11 @@ LogitBias = Annotated[
 ]
 
 
+Proposers = Annotated[
+    tuple[str, ...], PlainValidator(check_proposers, json_schema_input_type=str | list[str] | None)
+]
+
+
 class Body(BaseModel):
     """Part of a request. Unknown fields are kept, so that the route can refuse them by name."""
 
@@ -61,7 +66,7 @@ class SpeculationOptions(Body):
     mode: Literal["auto", "fixed", "off"] | None = None
     verifier: str | None = None
     tree: TreeOptions | None = None
-    proposer: Annotated[Any, only()] = None
+    proposer: Proposers = ()
     trace: bool | None = None  # keep every step, for /v1/requests/{id}/speculation
 
 

@@ -33,6 +33,13 @@ class UsageBody(BaseModel):
     completion_tokens_details: Absent[CompletionDetails] = None
 
 
+class SourceBody(BaseModel):
+    """Candidates of one proposer. One that several had proposed counts for the first of them."""
+
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+
+
 class SpeculationBody(BaseModel):
     """Speculation figures of one answer, in vLLM's names where it has one."""
 
@@ -49,6 +56,7 @@ class SpeculationBody(BaseModel):
     num_spec_tokens: int
     acceptance_by_depth: list[Figure]  # [d]: share of steps with candidates at depth d + 1 that kept one
     acceptance_by_child: list[Figure]  # [c]: share of kept candidates that were child c of their node
+    sources: dict[str, SourceBody]  # by proposer
     draft_ms: Figure
     verify_ms: Figure
     overhead_ms: Figure

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+MAX_PROPOSERS = 16  # names in one request
 MAX_BAD_WORDS = 256
 MAX_PROMPTS = 65536  # in one request; a server takes far fewer
 MAX_STRING = 1024  # characters of a stop string or bad word
@@ -101,6 +102,16 @@ def check_bad_words(value: object) -> tuple[str, ...]:
         "must be a list of up to {most} strings, none blank, none of more than {length} characters",
         {"most": MAX_BAD_WORDS, "length": MAX_STRING},
     )
+
+
+def check_proposers(value: object) -> tuple[str, ...]:
+    """Names of proposers: none, a list, or one string with commas between them. Repeated ones count once."""
+    values = [] if value is None else value.split(",") if isinstance(value, str) else value
+    if isinstance(values, list) and len(values) <= MAX_PROPOSERS:
+        names = [item.strip() for item in values if isinstance(item, str) and is_unicode(item)]
+        if len(names) == len(values) and all(names) and (names or value is None):
+            return tuple(dict.fromkeys(names))
+    raise PydanticCustomError("invalid_value", "must be names with commas between them, or a list of names")
 
 
 def check_logit_bias(value: object) -> dict[str, float] | None:

@@ -65,9 +65,8 @@ def test_the_example_shows_the_defaults() -> None:
         if not variable.startswith("RESISPEC_"):
             continue
         default = ServerSettings.model_fields[name].default
-        expected = (
-            "" if default in (None, []) else f"{default:g}" if isinstance(default, float) else str(default)
-        )
+        default = ",".join(default) if isinstance(default, list) else default
+        expected = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
         assert shown == (expected.lower() if isinstance(default, bool) else expected), variable
 
 

@@ -152,3 +152,46 @@ def test_what_a_verifier_cannot_take_is_refused_when_asked_for(tiny: Any) -> Non
             Request("a", (5,), prediction_token_ids=(6,), speculation=SpeculationParams(enabled=False))
         )
     assert caught.value.param == "prediction"
+
+
+@pytest.mark.parametrize("kind", ["none", "model"])
+def test_a_prediction_saves_steps_and_is_traced(tiny: Any, kind: str) -> None:
+    """One that is right but for one token, which is not in the answer otherwise."""
+    (plain,) = requests(max_tokens=30)[:1]
+    answer = tiny.run(tiny.engine(tiny.model(0)), [plain]).tokens["0"]
+    wrong = next(token for token in range(2, 128) if token not in answer)
+    predicted = (*answer[:12], wrong, *answer[13:])
+    wanted = SpeculationParams(proposers=("prediction",), trace=True)
+    engine = tiny.engine(tiny.model(0), drafts(tiny, kind), proposers=("draft", "prediction"))
+    traces = []
+    engine.add(Request("a", plain.prompt_token_ids, plain.sampling, wanted, prediction_token_ids=predicted))
+    tokens: list[int] = []
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens += output.token_ids
+            traces += output.trace
+    assert tokens == answer
+    assert len(traces) <= 6, "30 tokens with one surprise, 12 candidates at most"
+    origins = {candidate.origin for trace in traces for candidate in trace.candidates}
+    assert origins == {"prediction"}
+    assert any(candidate.kept for trace in traces for candidate in trace.candidates)
+
+
+def test_traces_tell_sources_from_the_draft(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the draft expands a known node: its children are listed once, with all there are."""
+    inject(monkeypatch)
+    engine = tiny.engine(tiny.model(0), drafts(tiny, "model"), proposers=("draft", "ngram"))
+    (first,) = requests(temperature=1.0)[:1]
+    engine.add(Request("a", first.prompt_token_ids, first.sampling, SpeculationParams(trace=True)))
+    mixed = 0
+    while engine.has_work:
+        for trace in (trace for output in engine.step().outputs for trace in output.trace):
+            slots = [(candidate.parent, candidate.child) for candidate in trace.candidates]
+            assert len(set(slots)) == len(slots)
+            parents: dict[int, set[str]] = {}
+            for candidate in trace.candidates:
+                parents.setdefault(candidate.parent, set()).add(candidate.origin)
+            mixed += sum({"random", "tail"} <= origins for origins in parents.values())
+            kept = [candidate.token_id for candidate in trace.candidates if candidate.kept]
+            assert kept == [token.token_id for token in trace.tokens[: len(kept)]]
+    assert mixed > 3

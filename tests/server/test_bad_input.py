@@ -99,7 +99,7 @@ async def refused(http: httpx.AsyncClient, status: int = 400, **body: Any) -> di
         ("bad_words", [3]),
         ("bad_words", ["x"] * 257),
         ("bad_words", ["x" * 1025]),
-        ("prediction", {"type": "content", "content": "x"}),
+        ("prediction", {"type": "content", "content": "x"}),  # of chat only
         ("store", True),
         ("service_tier", "flex"),
         ("nonsense", 1),
@@ -128,9 +128,9 @@ async def test_nested_fields_are_named(http):
     assert error["param"] == "speculation.tree.max_nodes"
     error = await refused(http, speculation={"tree": {"width": 1}})
     assert error["param"] == "speculation.tree.width"
-    error = await refused(http, speculation={"proposer": "ngram"})
-    assert error["param"] == "speculation.proposer"
-    assert error["code"] == "unsupported_parameter"
+    for proposer in ("suffix", ["draft", "oracle"], 3, [], ["draft", ""], "draft,"):
+        error = await refused(http, speculation={"proposer": proposer})
+        assert error["param"] == "speculation.proposer", proposer
 
 
 async def test_modes_of_speculation_are_checked(http, engine):
@@ -223,7 +223,7 @@ async def test_a_refusal_by_the_engine(http, engine):
 async def test_speculation_without_a_draft(http, engine):
     from dataclasses import replace
 
-    engine.info = replace(engine.info, draft=None)
+    engine.info = replace(engine.info, draft=None, proposers=())
     assert (await refused(http, speculation={"enabled": True}))["param"] == "speculation"
     response = await http.post("/v1/completions", json={"prompt": "a", "speculation": {"enabled": False}})
     assert response.status_code == 200

@@ -114,3 +114,27 @@ async def test_no_template(http, tokenizer, monkeypatch):
     response = await chat(http)
     assert response.status_code == 400
     assert "/v1/completions" in response.json()["error"]["message"]
+
+
+async def test_a_prediction_is_passed_on_as_tokens(http, engine, tokenizer):
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    for content, expected in (("Hello", "Hello"), (parts, "Hel\nlo"), ("", "")):
+        response = await chat(http, prediction={"type": "content", "content": content})
+        assert response.status_code == 200
+        assert tokenizer.decode(engine.requests[-1].prediction_token_ids) == expected
+    for wrong in ("Hello", {"type": "image", "content": "x"}, {"type": "content"}):
+        response = await chat(http, prediction=wrong)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"].startswith("prediction")
+
+
+async def test_proposers_are_chosen_and_their_figures_told(http, engine):
+    for proposer in ("draft, ngram", ["draft", "ngram", "draft"]):
+        body = (await chat(http, speculation={"proposer": proposer})).json()
+        assert engine.requests[-1].speculation.proposers == ("draft", "ngram")
+    assert body["metrics"]["speculative_decoding"]["sources"] == {
+        "draft": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 1},
+        "ngram": {"num_draft_tokens": 4, "num_accepted_draft_tokens": 2},
+    }
+    await chat(http)
+    assert engine.requests[-1].speculation.proposers is None

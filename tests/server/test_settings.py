@@ -84,8 +84,9 @@ def test_every_engine_setting_is_passed_on():
         "num_threads": 1,
         "offline": True,
     }
-    config = load_settings(flags).engine_config()
+    config = load_settings(flags | {"proposer": ["ngram,draft", "recycle"]}).engine_config()
     assert {name: getattr(config, name) for name in flags} == flags
+    assert config.proposers == ("ngram", "draft", "recycle")
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,7 @@ def test_every_engine_setting_is_passed_on():
     [
         ({"port": "70000"}, ("port", "70000", "--port", "65535")),
         ({"dtype": "int3"}, ("dtype", "int3", "bfloat16")),
+        ({"proposer": "oracle"}, ("proposer", "oracle", "--proposer", "recycle")),
         ({"device": "tpu"}, ("device", "tpu", "cuda:N")),
         ({"kv_memory": "lots"}, ("kv_memory", "lots", "2GiB")),
         ({"kv_memory": "0"}, ("kv_memory", "greater than 0")),
