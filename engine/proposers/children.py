@@ -28,7 +28,7 @@ class Ranked:
     weights: Tensor  # [F, C] float64: the draft's law times a factor; 0 where nothing may be proposed
     law_weights: Tensor  # [F, C] float64: the same after truncation, for draws
     usable: Tensor  # [F, C] bool: may be a head child; usable ones come first
-    log_law: Tensor  # [F, C] float64: log-probability within these tokens
+    log_law: Tensor  # [F, C] float64: log-probability, if there were only the best tokens
 
     def without(self, tokens: Tensor) -> Ranked:
         """The others first, in their order; ``tokens`` ([F, S] int64, -1: none) may not be proposed."""
@@ -55,21 +55,27 @@ def rank(
     num_tokens: int,
     vocab_ids: Tensor | None = None,
     truncation: Truncation | None = None,
+    num_spare: int = 0,
 ) -> Ranked:
-    """The ``num_tokens`` best tokens of ``F`` nodes, or all there are. See `propose` for the rest."""
-    best, ids = draft_logits.topk(min(draft_logits.shape[1], num_tokens), dim=1)
+    """The ``num_tokens`` best tokens of ``F`` nodes, or all there are. See `propose` for the rest.
+
+    num_spare: further tokens, to be there in the place of excluded ones. How many does not change what
+    is known of the others, since it may depend on a request's company.
+    """
+    best, ids = draft_logits.topk(min(draft_logits.shape[1], num_tokens + num_spare), dim=1)
     best = best.double()
     usable = best > -torch.inf
     usable &= best[:, :1].isfinite()  # NaN sorts first
     scaled = (best - best[:, :1]) / torch.where(temperature <= 0, 1.0, temperature.double())[:, None]
     weights = torch.where(usable, scaled.exp(), 0.0)
+    total = weights[:, :num_tokens].sum(dim=1, keepdim=True)
     return Ranked(
         ids if vocab_ids is None else vocab_ids[ids],
         weights,
-        weights if truncation is None else weights * _kept(weights, truncation),
+        weights if truncation is None else weights * _kept(weights, truncation, num_tokens),
         usable,
         # Of a row without usable tokens every share is 0.
-        (weights / weights.sum(dim=1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)).log(),
+        (weights / total.clamp_min(torch.finfo(weights.dtype).tiny)).log(),
     )
 
 
@@ -180,8 +186,11 @@ def _draw_distinct(tail_probs: Tensor, uniforms: Tensor, in_tail: Tensor) -> Ten
     return torch.cat(columns, dim=1)
 
 
-def _kept(weights: Tensor, truncation: Truncation) -> Tensor:
-    """Which of the ``weights`` [F, C], sorted from the largest (which is 1) down, the truncation keeps."""
+def _kept(weights: Tensor, truncation: Truncation, num_tokens: int) -> Tensor:
+    """Which of the ``weights`` [F, C], sorted from the largest (which is 1) down, the truncation keeps.
+
+    Shares are of the first ``num_tokens``.
+    """
     keep = torch.ones_like(weights, dtype=torch.bool)
     if truncation.top_k is not None:
         rank = torch.arange(weights.shape[1], device=weights.device)
@@ -190,7 +199,8 @@ def _kept(weights: Tensor, truncation: Truncation) -> Tensor:
     if truncation.top_p is not None:
         kept = weights * keep
         before = kept.cumsum(dim=1) - kept
-        keep &= before < truncation.top_p[:, None] * kept.sum(dim=1, keepdim=True)
+        top_p = truncation.top_p[:, None]
+        keep &= (before < top_p * kept[:, :num_tokens].sum(dim=1, keepdim=True)) | (top_p >= 1)
     if truncation.min_p is not None:
         keep &= weights >= truncation.min_p[:, None]
     return keep

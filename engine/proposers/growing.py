@@ -99,9 +99,10 @@ class GrowingTrees:
         ranked = rank(
             logits,
             repeated,
-            per_node + num_tail_tokens + (0 if known is None else known.tokens.shape[1]),
+            per_node + num_tail_tokens,
             vocab_ids,
             _truncation([item.sampling for item in self.items], width, self.tokens.device),
+            num_spare=0 if known is None else known.tokens.shape[1],
         )
         proposal, log_probs = propose_ranked(
             ranked if known is None else ranked.without(known.tokens),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resispec.engine.drawing import Drawing
-from resispec.engine.proposers.children import Truncation, propose
+from resispec.engine.proposers.children import Truncation, propose, propose_ranked, rank
 from resispec.engine.verifiers.base import Proposal
 
 LOGITS = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, -torch.inf]])
@@ -69,6 +69,27 @@ def test_draws_have_the_recorded_law() -> None:
     assert float(((counts - expected)[used] ** 2 / expected[used]).sum()) < 21.1
     pair = torch.corrcoef(proposal.tail_index[:, 1:].T.double())[0, 1]
     assert abs(float(pair)) < 5 / rows**0.5  # siblings are independent: 5 standard errors
+
+
+def test_known_tokens_are_left_out_and_spare_ones_change_nothing() -> None:
+    """A request's company may make room for more tokens than it needs itself."""
+    known = torch.tensor([[3, -1]])
+    temperature = torch.tensor([0.7])
+    truncation = Truncation(torch.tensor([4]), torch.tensor([0.9], dtype=torch.float64), None)
+    made = []
+    for spare in (1, 2):
+        ranked = rank(LOGITS, temperature, 3, truncation=truncation, num_spare=spare)
+        torch.testing.assert_close(
+            ranked.log_probs(known)[0, 0], ranked.log_law[0, ranked.ids[0].tolist().index(3)], rtol=0, atol=0
+        )
+        one, uniforms = torch.tensor([1]), torch.full((1, 2), 0.4, dtype=torch.float64)
+        made.append(propose_ranked(ranked.without(known), temperature, one, one, 2, 2, uniforms))
+    for proposal, scores in made:
+        assert proposal.tokens[0, 0] == 1
+        assert 3 not in proposal.tail_ids[proposal.tail_probs > 0]
+        assert torch.equal(proposal.tail_probs, made[0][0].tail_probs)
+        assert torch.equal(proposal.tokens, made[0][0].tokens)
+        assert torch.equal(scores, made[0][1])
 
 
 def test_greedy_rows_have_no_tail() -> None:
