@@ -39,9 +39,10 @@ def _split(value: object) -> object:
 def _split_each(value: object) -> object:
     """The same for flags, which may be repeated as well."""
     values = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(item, str) for item in values):
+    texts = [item for item in values if isinstance(item, str)]
+    if len(texts) < len(values):
         return value
-    return [part.strip() for item in values for part in item.split(",") if part.strip()]
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def _auto(value: object) -> object:
