@@ -130,11 +130,15 @@ async def test_a_prediction_is_passed_on_as_tokens(http, engine, tokenizer):
 
 async def test_proposers_are_chosen_and_their_figures_told(http, engine):
     for proposer in ("draft, ngram", ["draft", "ngram", "draft"]):
-        body = (await chat(http, speculation={"proposer": proposer})).json()
+        await chat(http, speculation={"proposer": proposer})
         assert engine.requests[-1].speculation.proposers == ("draft", "ngram")
+    await chat(http)
+    assert engine.requests[-1].speculation.proposers is None
+
+
+async def test_what_each_proposer_gave_is_told(http):
+    body = (await chat(http)).json()
     assert body["metrics"]["speculative_decoding"]["sources"] == {
         "draft": {"num_draft_tokens": 6, "num_accepted_draft_tokens": 1},
         "ngram": {"num_draft_tokens": 4, "num_accepted_draft_tokens": 2},
     }
-    await chat(http)
-    assert engine.requests[-1].speculation.proposers is None
