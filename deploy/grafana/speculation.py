@@ -11,6 +11,8 @@ KEPT = "spec_decode_num_accepted_tokens_total"
 TREES = "spec_decode_num_drafts_total"
 KEPT_AT_DEPTH = "spec_decode_num_accepted_tokens_per_pos_total"
 TREES_AT_DEPTH = "spec_decode_num_drafts_per_pos_total"
+DRAFTED_BY_SOURCE = "spec_decode_num_draft_tokens_per_source_total"
+KEPT_BY_SOURCE = "spec_decode_num_accepted_tokens_per_source_total"
 KEPT_BY_CHILD = "spec_decode_num_accepted_tokens_per_child_total"
 
 
@@ -84,6 +86,12 @@ def speculation() -> list[Panel | Row]:
             {"child {{child}}": f"{rate(KEPT_BY_CHILD, 'child')} / scalar({rate(KEPT_BY_CHILD)})"},
             "percentunit",
             stacked=True,
+        ),
+        lines(
+            "Kept per candidate, by proposer",
+            "Kept candidates over verified ones: of the draft, and of each source of known candidates.",
+            {"{{source}}": ratio(KEPT_BY_SOURCE, DRAFTED_BY_SOURCE, "source")},
+            "percentunit",
         ),
         lines(
             "Kept per candidate",
