@@ -13,7 +13,7 @@ import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from resispec.engine.outputs import EngineInfo, SpeculationStats, StepStats
+from resispec.engine.outputs import EngineInfo, SourceCounts, SpeculationStats, StepStats
 from resispec.server.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,11 @@ INFO = EngineInfo(
     kv_bytes_per_row=10,
 )
 STATS = StepStats(
-    speculation=(SpeculationStats("resispec", True, 1, 2, (1,), (2,), (1,), (1,), (1,)),),
+    speculation=(
+        SpeculationStats(
+            "resispec", True, 1, 2, (1,), (2,), (1,), (1,), (1,), by_source=(SourceCounts("draft", 2, 1),)
+        ),
+    ),
     speculation_off=(("disabled", 1),),
     phase_seconds=(("draft", 0.001),),
 )
