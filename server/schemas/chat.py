@@ -111,7 +111,12 @@ class Prediction(Body):
     """What the answer is expected to be, such as the file that it is to edit."""
 
     type: Literal["content"]
-    content: Content
+    content: Annotated[
+        str,
+        PlainValidator(
+            check_content, json_schema_input_type=str | Annotated[list[TextPart], Field(min_length=1)]
+        ),
+    ]
 
 
 class ChatRequest(GenerationBody):
