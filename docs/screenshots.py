@@ -14,12 +14,13 @@ from playwright.sync_api import Page, sync_playwright
 
 FOLDER = Path(__file__).parent / "page"
 SECONDS = 120_000  # milliseconds
-QUESTION = "Why is the sky blue? Answer in three sentences."
+QUESTION = "Write a short story about a lighthouse keeper and her cat."
 
 
 def ask(page: Page) -> None:
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Seed", exact=True).fill("3")
+    page.get_by_label("Longest answer", exact=True).fill("110")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Message").fill(QUESTION)
     page.get_by_label("Message").press("Enter")
