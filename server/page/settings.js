@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { DEFAULTS, saveSettings } from "./state.js";
 
 /** @typedef {import("./state.js").Settings} Settings */
-/** @typedef {{ mode: string, verifiers: { name: string, exact: boolean }[], verifier: string, max_nodes: number, max_depth: number }} Speculation */
+/** @typedef {{ mode: string, verifiers: { name: string, exact: boolean }[], verifier: string, max_nodes: number, max_depth: number, proposers: string[] }} Speculation */
 
 /** @type {[keyof Settings, string, string, number, number | null, number | "any"][]} */
 const NUMBERS = [
@@ -17,7 +17,7 @@ const NUMBERS = [
 /**
  * @param {HTMLElement} element
  * @param {Settings} settings changed in place
- * @param {Speculation | null} speculation what the server can do; null: no draft
+ * @param {Speculation | null} speculation what the server can do; null: no proposers
  * @param {Record<string, number>} defaults the model's own
  */
 export function drawSettings(element, settings, speculation, defaults) {
@@ -36,11 +36,12 @@ export function drawSettings(element, settings, speculation, defaults) {
     fields.push(
       modeField(settings, speculation, keep),
       verifierField(settings, speculation, keep),
+      ...(speculation.proposers.length > 1 ? [proposerField(settings, speculation, keep)] : []),
       numberField(settings, "max_nodes", "Tree budget", `Candidates a step, at most ${speculation.max_nodes}.`, 1, speculation.max_nodes, 1, speculation.max_nodes, keep),
       numberField(settings, "max_depth", "Tree depth", `Levels, at most ${speculation.max_depth}.`, 1, speculation.max_depth, 1, speculation.max_depth, keep),
     );
   } else {
-    fields.push(h("p", { class: "note wide" }, "This server runs without a draft: every token is drawn by the target alone."));
+    fields.push(h("p", { class: "note wide" }, "This server runs without a draft or another proposer: every token is drawn by the target alone."));
   }
   const reset = h("button", { type: "button", class: "quiet", click: () => {
     Object.assign(settings, DEFAULTS);
@@ -92,8 +93,16 @@ function verifierField(settings, speculation, keep) {
   ], keep);
 }
 
+/** @param {Settings} settings @param {Speculation} speculation @param {() => void} keep */
+function proposerField(settings, speculation, keep) {
+  return selectField(settings, "proposer", "Proposer", "Who says what may follow.", [
+    ["", "all of the server's"],
+    ...speculation.proposers.map((name) => /** @type {[string, string]} */ ([name, `${name} alone`])),
+  ], keep);
+}
+
 /**
- * @param {Settings} settings @param {"mode" | "verifier"} name @param {string} label @param {string} hint
+ * @param {Settings} settings @param {"mode" | "verifier" | "proposer"} name @param {string} label @param {string} hint
  * @param {[string, string][]} options values and what they read @param {() => void} keep
  */
 function selectField(settings, name, label, hint, options, keep) {

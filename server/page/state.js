@@ -20,6 +20,7 @@ export const DEFAULTS = {
   seed: /** @type {number | null} */ (null),
   mode: "",
   verifier: "",
+  proposer: "",
   max_nodes: /** @type {number | null} */ (null),
   max_depth: /** @type {number | null} */ (null),
 };
@@ -72,7 +73,7 @@ export function saveSettings(settings) {
 /**
  * The fields of a request that the settings ask for.
  * @param {Settings} settings
- * @param {boolean} drafted whether the server has a draft
+ * @param {boolean} drafted whether the server has a draft or another proposer
  */
 export function requestFields(settings, drafted) {
   /** @type {Record<string, unknown>} */
@@ -86,6 +87,7 @@ export function requestFields(settings, drafted) {
   else if (settings.mode) speculation.mode = settings.mode;
   if (drafted && settings.mode !== "off") {
     if (settings.verifier) speculation.verifier = settings.verifier;
+    if (settings.proposer) speculation.proposer = settings.proposer;
     const tree = Object.fromEntries(
       Object.entries({ max_nodes: settings.max_nodes, max_depth: settings.max_depth }).filter(([, v]) => v !== null),
     );

@@ -28,6 +28,7 @@ class SpeculationLimits(BaseModel):
     verifiers: list[VerifierInfo]
     max_nodes: int
     max_depth: int
+    proposers: list[str]  # all of them are used unless a request names some
 
 
 class Model(BaseModel):
@@ -39,7 +40,7 @@ class Model(BaseModel):
     draft: str | None
     max_model_len: int
     generation_defaults: dict[str, float]  # of requests that do not say
-    speculation: SpeculationLimits | None  # null: there is no draft
+    speculation: SpeculationLimits | None  # null: nothing is proposed
     traces: bool  # whether requests may have speculation.trace
 
 
@@ -67,7 +68,7 @@ def _model(name: str, state: AppState) -> Model:
         draft=info.draft,
         max_model_len=info.max_model_len,
         generation_defaults=info.generation_defaults,
-        speculation=_speculation(info) if info.draft is not None else None,
+        speculation=_speculation(info) if info.proposers else None,
         traces=state.step_traces.enabled,
     )
 
@@ -81,4 +82,5 @@ def _speculation(info: EngineInfo) -> SpeculationLimits:
         ],
         max_nodes=info.max_tree_nodes,
         max_depth=info.max_tree_depth,
+        proposers=list(info.proposers),
     )

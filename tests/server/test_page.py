@@ -65,3 +65,11 @@ def test_modules_import_what_exists():
         if file.suffix == ".js":
             for name in re.findall(r'from "\./([^"]+)"', file.read_text()):
                 assert (FOLDER / name).is_file(), f"{file.name} imports {name}"
+
+
+async def test_the_page_learns_what_requests_may_ask_for(http):
+    [model] = (await http.get("/v1/models")).json()["data"]
+    limits = model["speculation"]
+    assert limits["proposers"] == ["draft", "ngram", "prediction"]
+    assert (limits["max_nodes"], limits["max_depth"]) == (12, 4)
+    assert {"name": "resispec", "exact": True} in limits["verifiers"]
