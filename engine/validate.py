@@ -138,7 +138,7 @@ def _check_bad_words(sampling: SamplingParams, info: EngineInfo) -> None:
     never = {word[0] for word in words if len(word) == 1}
     if sampling.min_tokens > 0:
         never |= {*info.eos_token_ids, *sampling.stop_token_ids}
-    if len(never) >= info.vocab_size:
+    if words and len(never) >= info.vocab_size:
         raise RequestError("they leave no token to begin with", "bad_words")
 
 

@@ -217,7 +217,7 @@ class Visits:
             self.complaints.append(message.text)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, no test of the same process can have an event loop
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
