@@ -256,13 +256,7 @@ def _settle(load: Load, view: View, budget: TreeBudget) -> None:
     """Count a tree that is not up for choice."""
     kind = kind_of(view)
     shape = shape_of(kind, budget)
-    load.rows += shape.num_nodes
-    load.context += shape.num_nodes
-    load.expanded += shape.num_expanded
-    load.drafting += 1
-    load.depth = max(load.depth, shape.depth)
-    load.behind += min(view.behind, _STEADY_CATCH_UP)
-    load.draft_context += view.length
+    load.add_tree(shape, behind=min(view.behind, _STEADY_CATCH_UP), length=view.length)
     rates = view.history.acceptance.rates(shape.depth)
     load.tokens += expected_tokens(levels_of(shape, greedy=kind.greedy), rates)
 

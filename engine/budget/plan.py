@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..tree import TreeShape
 from .base import StepCosts
 from .ladder import Ladder, Rung
 
@@ -42,6 +43,16 @@ class Load:
     depth: int = 0
     behind: int = 0  # tokens the draft catches up with
     draft_context: int = 0
+
+    def add_tree(self, shape: TreeShape, *, behind: int, length: int) -> None:
+        """A drafted tree of a request of ``length`` tokens, whose draft is ``behind`` by some of them."""
+        self.rows += shape.num_nodes
+        self.context += shape.num_nodes
+        self.expanded += shape.num_expanded
+        self.drafting += 1
+        self.depth = max(self.depth, shape.depth)
+        self.behind += behind
+        self.draft_context += length
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,13 +162,7 @@ def _grow(
     """A tree's cost into the load; the length of the path kept."""
     kind = kind_of(view)
     shape = shape_of(kind, budget)
-    load.rows += shape.num_nodes
-    load.context += shape.num_nodes
-    load.expanded += shape.num_expanded
-    load.drafting += 1
-    load.depth = max(load.depth, shape.depth)
-    load.behind += view.behind
-    load.draft_context += view.length
+    load.add_tree(shape, behind=view.behind, length=view.length)
     kept = 0
     for depth, level in enumerate(levels_of(shape, greedy=kind.greedy)):
         if rng.random() >= level.coverage * kept_share(regime.rate(depth), level.tries):
