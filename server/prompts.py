@@ -7,7 +7,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypedDict, TypeVar, cast
 
 import tokenizers
 
@@ -55,6 +55,37 @@ def load_tokenizer(path: str) -> Tokenizer:
     # The context is checked per request, with an answer; the tokenizer would only log a warning.
     tokenizer.model_max_length = 1 << 60
     return cast(Tokenizer, tokenizer)
+
+
+class LayoutFields(Protocol):
+    """The fields of a body that say how its messages are laid out."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+
+    @property
+    def continue_final_message(self) -> bool | None: ...
+
+    @property
+    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+
+
+class LayoutOptions(TypedDict):
+    """What `Prompts.chat` is told of them."""
+
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_kwargs: Mapping[str, Any]
+
+
+def layout_options(body: LayoutFields) -> LayoutOptions:
+    """An answer is begun unless the last message is to be continued, or the body says otherwise."""
+    begins = body.add_generation_prompt
+    return LayoutOptions(
+        add_generation_prompt=not body.continue_final_message if begins is None else begins,
+        continue_final_message=bool(body.continue_final_message),
+        template_kwargs=body.chat_template_kwargs or {},
+    )
 
 
 class Prompts:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from ..deadline import set_deadline
 from ..errors import invalid
 from ..openapi import answers
+from ..prompts import layout_options
 from ..schemas.chat import ChatChunk, ChatCompletion, ChatRequest
 from ..state import AppState, RequestScope, State
 from ..tools.reader import AnswerForm
@@ -37,13 +38,7 @@ async def create_chat_completion(
         body = body.model_copy(update={"skip_special_tokens": False})  # a call may open with a special token
     prompt = await state.prompts.chat(
         [message.for_template() for message in body.messages],
-        add_generation_prompt=(
-            not body.continue_final_message
-            if body.add_generation_prompt is None
-            else body.add_generation_prompt
-        ),
-        continue_final_message=bool(body.continue_final_message),
-        template_kwargs=body.chat_template_kwargs or {},
+        **layout_options(body),
         tools=None if use is None else use.tools,
     )
     requests = engine_requests(

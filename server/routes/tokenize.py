@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from ..errors import invalid
 from ..openapi import errors
+from ..prompts import layout_options
 from ..schemas.tokenize import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from ..state import State
 from ..translate import refuse_unknown
@@ -26,13 +27,7 @@ async def tokenize(body: TokenizeRequest, state: State) -> Tokenized:
             raise invalid("add_special_tokens", "the chat template adds what belongs there; leave it out")
         token_ids = await state.prompts.chat(
             [message.for_template() for message in body.messages],
-            add_generation_prompt=(
-                not body.continue_final_message
-                if body.add_generation_prompt is None
-                else body.add_generation_prompt
-            ),
-            continue_final_message=bool(body.continue_final_message),
-            template_kwargs=body.chat_template_kwargs or {},
+            **layout_options(body),
         )
     else:
         for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
