@@ -18,6 +18,7 @@ _LIVE_ONLY = ("answers", "tokens", "verifier")
 
 
 def audit(
+    context: typer.Context,
     cases: Annotated[
         Path | None, typer.Option(help="JSON list of nodes: p, q, head, tail_draws.", show_default=False)
     ] = None,
@@ -91,6 +92,9 @@ def audit(
 
     try:
         _check(given, cases, trees, pair=pair, live=live)
+        source = context.get_parameter_source("api_key")
+        if live is None and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError("--api-key goes with --live")  # in the environment it may be for others
         if live is not None:
             raise typer.Exit(_live({"url": live, **given}, api_key, as_json=json))
         _enumerate(given, cases, trees, pair=pair, as_json=json)

@@ -133,6 +133,7 @@ def test_table_json_and_plot(tmp_path: Path) -> None:
         (["--temperature", "0.5"], "--temperature goes with --pair or --live"),
         (["--output", "x"], "--output goes with --pair"),
         (["--answers", "200"], "--answers goes with --live"),
+        (["--pair", "--api-key", "x"], "--api-key goes with --live"),
         (["--live", "http://localhost:1", "--pair"], "--live goes alone"),
         (["--live", "http://localhost:1", "--children", "2"], "--children goes with --pair"),
         (["--live", "http://localhost:1"], "--live: no answer from http://localhost:1"),
