@@ -32,6 +32,8 @@ from resispec.engine.verifiers.resispec_tree import ResiSpecTreeVerifier
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
 
+from .truncation import truncated
+
 V = 5
 LENGTH = 4
 PROMPT = (3, 1, 4)
@@ -57,18 +59,7 @@ def process(logits: Tensor, sampling: SamplingParams) -> np.ndarray:
         banned = [token for token in range(V) if token not in sampling.allowed_token_ids]
         logits = logits.index_fill(0, torch.tensor(banned), -torch.inf)
     p = torch.softmax(logits.double() / sampling.temperature, -1).numpy()
-    order = np.argsort(-p, kind="stable")
-    keep = np.ones(V, bool)
-    if sampling.top_k:
-        keep[order[sampling.top_k :]] = False
-    kept = np.where(keep, p, 0.0)
-    kept /= kept.sum()
-    before = np.cumsum(kept[order]) - kept[order]
-    keep[order[before >= sampling.top_p]] = False
-    keep &= p >= sampling.min_p * p.max()
-    p = np.where(keep, p, 0.0)
-    law: np.ndarray = p / p.sum()
-    return law
+    return truncated(p, sampling)
 
 
 def exact_joint(model: Any, sampling: SamplingParams) -> np.ndarray:

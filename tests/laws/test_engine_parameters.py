@@ -17,6 +17,8 @@ from scipy.stats import chi2
 from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams
 
+from .truncation import truncated
+
 V = 5
 LENGTH = 4
 PROMPT = (3, 1, 4)
@@ -59,18 +61,7 @@ def process(logits: np.ndarray, sampling: SamplingParams, output: tuple[int, ...
             logits[word[-1]] = -np.inf
     p = np.exp((logits - logits.max()) / sampling.temperature)
     p /= p.sum()
-    order = np.argsort(-p, kind="stable")
-    keep = p > 0
-    if sampling.top_k:
-        keep[order[sampling.top_k :]] = False
-    kept = np.where(keep, p, 0.0)
-    kept /= kept.sum()
-    before = np.cumsum(kept[order]) - kept[order]
-    keep[order[before >= sampling.top_p]] = False
-    keep &= p >= sampling.min_p * p.max()
-    p = np.where(keep, p, 0.0)
-    law: np.ndarray = p / p.sum()
-    return law
+    return truncated(p, sampling)
 
 
 def exact_joint(model: Any, sampling: SamplingParams) -> dict[tuple[int, ...], float]:
