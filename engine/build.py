@@ -10,11 +10,11 @@ import torch
 from tokenizers import Tokenizer
 
 from resispec.models.causal import CausalModel
+from resispec.models.device import device_for
 from resispec.models.fit import fit, lay_out
 from resispec.models.head.module import HeadModule
 from resispec.models.head.step import HeadStepModel, head_geometry
 from resispec.models.kv import KVMemory
-from resispec.models.pack import can_pack
 
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
@@ -35,9 +35,6 @@ from .scheduler import Scheduler, SchedulerConfig
 from .sources.factory import SOURCES
 from .tree import DRAFT
 from .verifiers.table import VERIFIERS, get, refused
-
-# Candidates a step verifies at little extra cost, all requests together: a CPU is soon busy with them.
-_STEP_NODES = {"cpu": 8, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ def assemble(
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
             draft_step = CausalModel(draft.model, draft_memory, draft.context)
-        if can_pack(device, geometry.dtype):
+        if device_for(device).packs(geometry.dtype):
             draft_step.pack()
         proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
     # Last: the head takes its rows of the plain output matrix.
@@ -132,7 +129,7 @@ def assemble(
     step_costs = MeasuredCosts(costs)
     controller = Controller(
         ControllerSettings(
-            max_step_nodes=config.max_step_nodes or _STEP_NODES[device.type],
+            max_step_nodes=config.max_step_nodes or device_for(device).step_nodes,
             baseline_probe_share=config.baseline_probe_share,
         ),
         step_costs,
@@ -212,7 +209,7 @@ def _check_config(config: EngineConfig, device: torch.device) -> None:
         raise ConfigError(
             f"quantization is {config.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
         )
-    if config.quantization != "none" and device.type != "cpu":
+    if config.quantization != "none" and not device_for(device).quantizes:
         raise ConfigError(
             f"quantization is {config.quantization}, which works on a CPU only; use none on {device}",
             "quantization",

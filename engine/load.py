@@ -12,13 +12,13 @@ import torch
 
 from resispec.models.attention import ATTENTION_NAME, register_attention
 from resispec.models.base import ModelError
+from resispec.models.device import device_for, find_device
 from resispec.models.head.checkpoint import load_head
 from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
 from resispec.models.head.fingerprint import check_head
 from resispec.models.load.causal import load_causal
 from resispec.models.load.facts import read_facts
 from resispec.models.load.resolve import resolve
-from resispec.models.pack import can_pack
 from resispec.models.pair import check_pair, usable_ids
 from resispec.models.prepare.cache import cache_root
 
@@ -79,31 +79,20 @@ def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
 
 def choose_device(name: str) -> torch.device:
     """Raises ConfigError for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; use auto, cpu, cuda or cuda:N", "device") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {name!r}; only cpu and cuda are supported", "device")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are visible", "device"
-        )
-    return device
+        return find_device(name)
+    except ModelError as error:
+        raise ConfigError(str(error), "device") from error
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """``auto``: bfloat16 where the hardware multiplies it, else what is exact and quick enough there."""
+    """``auto``: what suits the device best. Raises ConfigError for a name that is not known."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name in known:
         return known[name]
     if name != "auto":
         raise ConfigError(f"dtype is {name!r}; use auto, {', '.join(known)}", "dtype")
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return torch.bfloat16 if can_pack(device, torch.bfloat16) else torch.float32
+    return device_for(device).default_dtype
 
 
 def _load_draft(

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 import torch
+
+from resispec.models.device import device_for
 
 from .config import ConfigError, EngineConfig
 
-_CPU_SHARE = 0.4  # of the free memory; the rest is for activations and for the machine's other users
-_CUDA_SHARE = 0.85
 _ALIGN = 16
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +18,6 @@ class MemoryPlan:
     num_rows: int
     max_model_len: int
     note: str | None = None
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that could be allocated on ``device``; on a CPU within the container's limit."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else max(0, min(free, int(limit) - used))
 
 
 def plan_memory(
@@ -53,7 +37,8 @@ def plan_memory(
     wanted_length = config.max_model_len or context
     budget = config.kv_memory
     if budget is None:
-        budget = int(free_memory(device) * (_CUDA_SHARE if device.type == "cuda" else _CPU_SHARE))
+        there = device_for(device)
+        budget = int(there.free_memory() * there.memory_share)
     affordable = budget // bytes_per_row // _ALIGN * _ALIGN
     needed = _rows(wanted_length, tree_nodes)
     if affordable >= needed:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .causal import chunk_inputs, probe_geometry
+from .device import device_for
 from .fuse import fuse
 from .kv import KVGeometry
-from .pack import can_pack, pack_linears
+from .pack import pack_linears
 from .quantize import quantize_linears
 from .selfcheck import SelfCheck
 
@@ -34,6 +35,6 @@ def lay_out(model: Any, quantization: str) -> tuple[str, ...]:
     """
     device, dtype = model.device, model.dtype  # asked first: packed weights are no parameters
     notes = quantize_linears(model, quantization) if quantization != "none" else ()
-    if can_pack(device, dtype):
+    if device_for(device).packs(dtype):
         pack_linears(model)
     return notes

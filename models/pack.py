@@ -32,16 +32,6 @@ class PackedLinear(nn.Module):
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 
-def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether packing pays and works here: bfloat16 on a CPU with oneDNN support for it."""
-    return (
-        device.type == "cpu"
-        and dtype == torch.bfloat16
-        and torch.backends.mkldnn.is_available()
-        and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
-
-
 def pack_linears(model: nn.Module) -> int:
     """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final."""
     return replace_linears(model, PackedLinear)

@@ -125,6 +125,14 @@ class Tiny:
     eos: int = EOS
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Tiny:
     return Tiny()

@@ -8,7 +8,9 @@ from importlib.metadata import version
 import psutil
 import torch
 
-from ..device import cpu_name, device_name
+from resispec.models.device import device_for
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class Machine:
 def describe_machine(device: torch.device) -> Machine:
     """Call it before anything is run, for the load."""
     return Machine(
-        cpu=cpu_name(),
+        cpu=device_for(_CPU).description,
         cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         threads=torch.get_num_threads(),
         load=psutil.getloadavg()[0],
-        device=device_name(device) if device.type == "cuda" else "cpu",
+        device="cpu" if device == _CPU else device_for(device).description,
         torch=str(torch.__version__),
         transformers=version("transformers"),
     )

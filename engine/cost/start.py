@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from resispec.models.base import StepModel
+from resispec.models.device import device_for
 from resispec.models.kv import KVMemory
 
 from ..config import EngineConfig
-from ..device import device_name
 from ..proposers.base import Proposer
 from .measure import Limits, measure_costs, measure_pace
 from .table import CostFileError, CostTable
@@ -48,7 +48,7 @@ def start_costs(folder: Path, key: str, pair: Pair, limits: Limits, device: torc
 
 def cost_key(config: EngineConfig, device: torch.device, modules: Sequence[Any]) -> str:
     """What the costs depend on, as one string: settings, layers and their shapes, processor, threads."""
-    parts = [config, device_name(device), torch.get_num_threads(), torch.__version__]
+    parts = [config, device_for(device).description, torch.get_num_threads(), torch.__version__]
     parts += [(module, getattr(module, "config", None)) for module in modules]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
+from resispec.models.device import device_for
+
 from ..outputs import TokenLogprobs
 from ..scheduler import PlannedSequence
 
-_ROWS = 64  # measured at a time
-_CPU_ROWS = 4  # the same on a CPU: the copy of their logits stays in cache, and no large block is allocated
+_ROWS = 64  # measured at a time, where the device has no block of its own
 
 
 def measure(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
@@ -24,7 +25,7 @@ def measure(logits: Tensor, rows: Tensor, tokens: Tensor, top: int) -> Tensor:
     logits: [nodes, V] float32. rows: [R] int64, of ``logits``. tokens: [R] int64, the token that came next.
     Columns: log-probability and rank of the token, the ``top`` likeliest ids, their log-probabilities.
     """
-    size = _CPU_ROWS if logits.device.type == "cpu" else _ROWS
+    size = device_for(logits.device).row_block or _ROWS
     buffer = logits.new_empty(min(size, rows.shape[0]), logits.shape[1])
     parts = [
         _measure_(torch.index_select(logits, 0, some, out=buffer[: some.shape[0]]), token, top)

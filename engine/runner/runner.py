@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from resispec.models.base import StepModel
+from resispec.models.device import device_for
 from resispec.models.kv import KVMemory
 
 from ..cost.feed import feed_draft, feed_target
@@ -25,7 +26,6 @@ from ..scheduler import PlannedSequence
 from ..sequence import Sequence
 from .batch import build_target_batch
 from .candidates import gather_candidates
-from .clock import phase_clock
 from .logprobs import prompt_logprobs
 from .verify import Outcome, Owner, Verification
 
@@ -92,7 +92,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, items: SequenceOf[PlannedSequence]) -> RunResult:
         """Changes no sequence, so a step that failed can be run again."""
-        clock = phase_clock(self._device)
+        clock = device_for(self._device).clock()
         clock.mark()
         drafts, groups, group_items = self._draft(items)
         clock.mark()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resispec.models.device import device_for
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -27,7 +29,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Draw:
     tokens = tokens.clamp(max=weights.shape[1] - 1)
     # A parallel prefix sum need not be monotone to the last bit, so the search may stop a step astray.
     stray = weights.gather(1, tokens) <= 0
-    if weights.device.type != "cpu" or bool(stray.any()):
+    if not device_for(weights.device).reads_freely or bool(stray.any()):
         tokens = torch.where(stray, weights.argmax(dim=1, keepdim=True), tokens)
     return Draw(tokens[:, 0], total[:, 0] <= 0)
 
@@ -39,7 +41,7 @@ def draw_or_fall_back(weights: Tensor, fallback: Tensor, uniforms: Tensor) -> Dr
     where it happened, to be counted.
     """
     empty = weights.sum(dim=1) <= 0
-    if weights.device.type != "cpu" or bool(empty.any()):
+    if not device_for(weights.device).reads_freely or bool(empty.any()):
         weights = torch.where(empty[:, None], fallback.double(), weights)
     drawn = draw(weights, uniforms)
     return Draw(drawn.tokens, empty)

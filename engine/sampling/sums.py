@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_CPU_ROWS = 4  # rows widened at a time on a CPU: the buffer stays in cache, and no large block is allocated
+from resispec.models.device import device_for
 
 
 def row_sums(weights: Tensor) -> Tensor:
     """[B, V] of any floating dtype -> [B] float64, added in float64."""
-    if weights.device.type != "cpu" or weights.dtype == torch.float64:
+    block = device_for(weights.device).row_block
+    if block is None or weights.dtype == torch.float64:
         return weights.sum(dim=1, dtype=torch.float64)
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
-    buffer = weights.new_empty(_CPU_ROWS, weights.shape[1], dtype=torch.float64)
-    for start in range(0, weights.shape[0], _CPU_ROWS):
-        part = weights[start : start + _CPU_ROWS]
+    buffer = weights.new_empty(block, weights.shape[1], dtype=torch.float64)
+    for start in range(0, weights.shape[0], block):
+        part = weights[start : start + block]
         wide = buffer[: part.shape[0]].copy_(part)
-        torch.sum(wide, dim=1, out=sums[start : start + _CPU_ROWS])
+        torch.sum(wide, dim=1, out=sums[start : start + block])
     return sums
 
 
@@ -28,7 +29,7 @@ def row_sums_without(weights: Tensor, ids: Tensor, excluded: Tensor) -> Tensor:
     excluded: [B, M] bool.
     """
     values = torch.where(excluded, 0.0, torch.inf)  # with amin: 0 removes, infinity leaves as it is
-    step = _CPU_ROWS if weights.device.type == "cpu" else max(1, weights.shape[0])
+    step = device_for(weights.device).row_block or max(1, weights.shape[0])
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
     buffer = weights.new_empty(min(step, weights.shape[0]), weights.shape[1], dtype=torch.float64)
     for start in range(0, weights.shape[0], step):

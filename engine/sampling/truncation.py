@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resispec.models.device import device_for
+
 from .sums import row_sums
 
 _CPU_SIZES = (256, 4096)  # of the largest weights, looked at before a row is sorted in full
@@ -25,8 +27,8 @@ def truncation_cutoff(weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     sorted in full, which reads flags on the host; elsewhere all rows are sorted and nothing is read.
     """
     vocab = weights.shape[1]
-    on_cpu = weights.device.type == "cpu"
-    sizes = [size for size in _CPU_SIZES if size < vocab] if on_cpu else []
+    reads_freely = device_for(weights.device).reads_freely
+    sizes = [size for size in _CPU_SIZES if size < vocab] if reads_freely else []
     cutoff = weights.new_zeros(weights.shape[0])
     total = row_sums(weights)
     pending = torch.arange(weights.shape[0], device=weights.device)
@@ -61,7 +63,7 @@ def _cutoff_among(
 
 
 def _sorted_down(weights: Tensor) -> Tensor:
-    if weights.device.type != "cpu":
+    if not device_for(weights.device).reads_freely:
         return weights.sort(dim=1, descending=True).values
     return torch.from_numpy(np.sort(weights.numpy(), axis=1)).flip(1)  # three times as fast as torch's
 

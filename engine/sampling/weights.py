@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from resispec.models.device import device_for
+
 from ..verifiers.base import TargetLaw
 from .penalties import SeenTokens, penalise_
 from .rows import SamplingRows, TokenRules, TruncationRows
@@ -58,7 +60,7 @@ def target_law_(logits: Tensor, rows: SamplingRows, context: NodeContext | None 
             weights.index_fill_(0, rows.greedy, 0.0)
             weights[rows.greedy, token] = 1.0
     bad = ~best.isfinite()
-    if logits.device.type != "cpu" or bool(bad.any()):
+    if not device_for(logits.device).reads_freely or bool(bad.any()):
         weights.masked_fill_(bad[:, None], 0.0)
         weights[:, 0] += bad  # some law, so that nothing downstream divides by 0
     return NodeLaws(TargetLaw(weights, row_sums(weights)), bad)

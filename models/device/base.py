@@ -1,0 +1,90 @@
+"""The contract of a device. Nothing outside this package asks what kind of device it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Clock(Protocol):
+    """Times the phases of a step where they run. Marking waits for nothing."""
+
+    def mark(self) -> None: ...
+
+    def seconds(self) -> list[float]:
+        """Between each mark and the next. Waits for the last mark."""
+        ...
+
+
+class Device(Protocol):
+    """Where a pair runs: what is there, and how work is handed to it and timed.
+
+    An instance is a value: it holds no memory of the device and may be made at any time.
+    """
+
+    @classmethod
+    def count(cls) -> int:
+        """How many devices of this kind there are; 0 where torch has no support for them."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def description(self) -> str:
+        """What its maker calls it."""
+        ...
+
+    @property
+    def default_dtype(self) -> torch.dtype:
+        """bfloat16 where the hardware multiplies it, else what is exact and quick enough there."""
+        ...
+
+    @property
+    def memory_share(self) -> float:
+        """Of the free memory, what the KV memory may take unasked: the rest is for activations."""
+        ...
+
+    @property
+    def step_nodes(self) -> int:
+        """Candidates that a step verifies at little extra cost, all requests together."""
+        ...
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether there are kernels for integer weights."""
+        ...
+
+    @property
+    def reads_freely(self) -> bool:
+        """Whether the host may look at a tensor without waiting for work that is under way."""
+        ...
+
+    @property
+    def row_block(self) -> int | None:
+        """Rows as wide as a vocabulary to work on at a time, so that copies stay in cache; None: all."""
+        ...
+
+    def packs(self, dtype: torch.dtype) -> bool:
+        """Whether linear layers of ``dtype`` run quicker as `PackedLinear`."""
+        ...
+
+    def free_memory(self) -> int:
+        """Bytes that could be allocated now."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all work handed over is done."""
+        ...
+
+    def clock(self) -> Clock: ...
+
+    def put(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        """Integers of the host as an int64 tensor on the device, without waiting for its work.
+
+        ``torch.tensor(values, device=...)`` waits for all work under way on a GPU.
+        """
+        ...
