@@ -76,6 +76,9 @@ def distill(
     target: Annotated[str, typer.Option(help="'default', a hub id, a local folder or a GGUF file.")],
     out: Annotated[Path, typer.Option(help="Folder for the draft; work files lie beside it.")],
     kind: Annotated[str, typer.Option(help="Kind of draft: head.")] = "head",
+    start_from: Annotated[
+        Path | None, typer.Option(help="Folder of an earlier head of this target, to train it further.")
+    ] = None,
     data: Annotated[
         list[Path] | None, typer.Option(help="JSONL with prompt and output ids, or plain text; repeat.")
     ] = None,
@@ -106,6 +109,7 @@ def distill(
             target=target,
             out=out,
             kind=kind,
+            start_from=start_from,
             data=tuple(data or ()),
             prompts=prompts,
             generate_tokens=generate_tokens,

@@ -12,9 +12,9 @@ from rich.console import Console
 from torch import Tensor
 
 from ..base import ModelError
-from ..head.checkpoint import save_head
+from ..head.checkpoint import load_head, save_head
 from ..head.config import HeadConfig
-from ..head.fingerprint import fingerprint
+from ..head.fingerprint import check_head, fingerprint
 from ..head.module import HeadModule
 from ..load import load_causal, read_facts, resolve
 from .card import TrainingRecord, model_card
@@ -58,7 +58,10 @@ def distill(settings: DistillSettings, console: Console) -> Path:
     name = folder.name.rsplit("-", 2)[0] if settings.target == "default" else settings.target_name
     config = head_config(target, tokenizer, name, facts.max_positions, len(vocab_ids))
     module = HeadModule(config)
-    initialise(module, train_store, embeddings, settings.seed)
+    if settings.start_from is None:
+        initialise(module, train_store, embeddings, settings.seed)
+    else:
+        module.load_state_dict(earlier_head(settings.start_from, config, target, tokenizer))
     module.to(device)
     trainer = Trainer(module, embeddings, output_matrix[vocab_ids], training, settings.work / "training.pt")
     trainer.run(train_store, console)
@@ -81,6 +84,19 @@ def distill(settings: DistillSettings, console: Console) -> Path:
     for depth, level in enumerate(figures, start=1):
         console.print(f"level {depth}: overlap {level.overlap:.3f}, top-4 {level.sampled_top4:.3f}")
     return settings.out
+
+
+def earlier_head(folder: Path, config: HeadConfig, target: Any, tokenizer: Any) -> dict[str, Tensor]:
+    """Weights, float32, of a head trained before, to train further; its draft vocabulary may be another.
+
+    Raises ModelError when it belongs to another target or has other sizes than ``config``.
+    """
+    module, _ = load_head(folder, dtype=torch.float32)
+    check_head(module.config, target, tokenizer)
+    same = dataclasses.replace(module.config, draft_vocab_size=config.draft_vocab_size, target=config.target)
+    if same != config:
+        raise ModelError(f"the head in {folder} has other sizes than one for this target would have")
+    return module.state_dict()
 
 
 def head_config(

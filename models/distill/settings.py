@@ -17,6 +17,7 @@ class DistillSettings:
     target: str  # "default", a hub id, a folder or a GGUF file
     out: Path  # folder of the finished head; intermediate files lie beside it in OUT.work
     kind: str = "head"
+    start_from: Path | None = None  # an earlier head of the same target, trained further
     data: tuple[Path, ...] = ()  # JSONL with prompt and output ids, or plain text
     prompts: Path | None = None  # one a line, for the text the target writes; None: built-in ones
     generate_tokens: int | None = None  # None: none beside data, half a million without
@@ -59,6 +60,7 @@ class DistillSettings:
     def command(self) -> str:
         """The command that repeats the run, files by their names only."""
         words = ["resispec distill", f"--target {self.target_name}", f"--out {self.out.name}"]
+        words += [f"--start-from {self.start_from.name}"] if self.start_from else []
         words += [f"--data {path.name}" for path in self.data]
         words += [f"--prompts {self.prompts.name}"] if self.prompts else []
         for name in ("generate_tokens", "steps", "minutes"):

@@ -1,5 +1,6 @@
 """From a target's folder to a head that loads, the way the command goes."""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -9,12 +10,19 @@ import pytest
 import torch
 from rich.console import Console
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GraniteConfig, GraniteForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from resispec.models.base import ModelError
 from resispec.models.distill.run import DistillSettings, distill
 from resispec.models.head.checkpoint import load_head
 from resispec.models.head.fingerprint import check_head
+from resispec.models.head.module import HeadModule
 
 QUIET = Console(quiet=True)
 WORDS = [f"w{number}" for number in range(30)]
@@ -129,3 +137,37 @@ def test_a_target_that_scales_its_logits_is_refused(data: Path, tmp_path: Path) 
     scaled = save(GraniteForCausalLM(config), tmp_path / "granite")
     with pytest.raises(ModelError, match="logits"):
         distill(settings(scaled, tmp_path, data=(data,)), QUIET)
+
+
+def test_a_head_is_trained_further(folder: Path, data: Path, tmp_path: Path) -> None:
+    settings = DistillSettings(target=str(folder), out=tmp_path / "first", data=(data,), steps=2, vocab=20)
+    first, _ = load_head(distill(settings, QUIET))
+    again = dataclasses.replace(
+        settings, out=tmp_path / "second", start_from=tmp_path / "first", vocab=16, seed=1
+    )
+    # One step at the very end of its schedule hardly moves the weights: they are the earlier ones.
+    second, ids = load_head(distill(dataclasses.replace(again, steps=1), QUIET))
+    assert len(ids) == 16
+    fresh, _ = load_head(
+        distill(dataclasses.replace(settings, out=tmp_path / "fresh", steps=1, seed=1), QUIET)
+    )
+
+    def apart(module: HeadModule) -> float:
+        return float((module.q_proj.weight.float() - first.q_proj.weight.float()).norm())
+
+    assert apart(second) < apart(fresh)
+
+
+def test_a_head_of_another_target_is_not_trained_further(folder: Path, data: Path, tmp_path: Path) -> None:
+    other = LlamaConfig(
+        vocab_size=30, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4
+    )
+    elsewhere = save(LlamaForCausalLM(other), tmp_path / "elsewhere")
+    settings = DistillSettings(target=str(elsewhere), out=tmp_path / "first", data=(data,), steps=1, vocab=20)
+    distill(settings, QUIET)
+    wrong = dataclasses.replace(
+        settings, target=str(folder), out=tmp_path / "second", start_from=tmp_path / "first"
+    )
+    with pytest.raises(ModelError, match="this draft head belongs to"):
+        distill(wrong, QUIET)
+    assert not (tmp_path / "second").exists()
