@@ -75,7 +75,12 @@ def prepare(
 def distill(
     target: Annotated[str, typer.Option(help="'default', a hub id, a local folder or a GGUF file.")],
     out: Annotated[Path, typer.Option(help="Folder for the draft; work files lie beside it.")],
-    kind: Annotated[str, typer.Option(help="Kind of draft: head.")] = "head",
+    kind: Annotated[
+        str, typer.Option(help="head: one layer on the target's states; model: some of the target's layers.")
+    ] = "head",
+    layers: Annotated[
+        int | None, typer.Option(help="Layers of a model (default: 4).", show_default=False)
+    ] = None,
     start_from: Annotated[
         Path | None, typer.Option(help="Folder of an earlier head of this target, to train it further.")
     ] = None,
@@ -90,10 +95,13 @@ def distill(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
-    vocab: Annotated[int, typer.Option(help="Tokens that the draft may propose.")] = 8192,
+    vocab: Annotated[
+        int | None, typer.Option(help="Tokens that a head may propose (default: 8192).", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, bfloat16 or float32.")] = "auto",
+    save_minutes: Annotated[float, typer.Option(help="Minutes between two checkpoints.")] = 5.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run stopped.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Never touch a network.")] = False,
 ) -> None:
@@ -109,6 +117,7 @@ def distill(
             target=target,
             out=out,
             kind=kind,
+            layers=layers,
             start_from=start_from,
             data=tuple(data or ()),
             prompts=prompts,
@@ -119,6 +128,7 @@ def distill(
             seed=seed,
             device=device,
             dtype=dtype,
+            save_minutes=save_minutes,
             resume=resume,
             offline=offline,
         )

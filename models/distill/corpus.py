@@ -1,4 +1,4 @@
-"""The text a head learns from: token ids, from files that the target or the user wrote."""
+"""The text a draft learns from: token ids, from files that the target or the user wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MIN_TOKENS = 8  # shorter pieces teach nothing
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text; the head learns to draft its tokens from ``output_start`` on, the rest is context."""
+    """A text; the draft learns to write its tokens from ``output_start`` on, the rest is context."""
 
     token_ids: tuple[int, ...]
     output_start: int

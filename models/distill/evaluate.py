@@ -1,4 +1,4 @@
-"""How often a head would be right, on text it was not trained on."""
+"""How often a draft would be right, on text it was not trained on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..head.module import HeadModule
+from .base import Trainee
 from .batches import batch_plan, load_batch
 from .features import FeatureStore
-from .unrolled import head_states
 
 _GROUP = 256  # positions whose full law is held at a time
 _BATCH_TOKENS = 4096
@@ -20,40 +19,37 @@ _BATCH_TOKENS = 4096
 class DepthFigures:
     """Means over the held-out positions for one level of the tree, the target at temperature 1.
 
-    Deeper levels follow the text itself: what the head would do once its first tokens were accepted.
+    Deeper levels follow the text itself: what the draft would do once its first tokens were accepted.
     """
 
     overlap: float  # sum over the FULL vocabulary of min(p, q): acceptance of one sampled candidate
-    sampled_top1: float  # a token drawn from p is the head's first choice
+    sampled_top1: float  # a token drawn from p is the draft's first choice
     sampled_top4: float  # ... among its first four
-    greedy_top1: float  # the target's most likely token is the head's first choice
+    greedy_top1: float  # the target's most likely token is the draft's first choice
     greedy_top4: float
 
 
 @torch.inference_mode()
 def evaluate(
-    module: HeadModule,
-    embeddings: Tensor,
+    trainee: Trainee,
     output_matrix: Tensor,
-    vocab_ids: Tensor,
     store: FeatureStore,
-    passes: int = 3,
     max_positions: int = 4096,
     seed: int = 0,
 ) -> list[DepthFigures]:
-    """Figures of levels ``1 .. passes``, over at most ``max_positions`` positions of ``store``.
+    """Figures of the trainee's levels, over at most ``max_positions`` positions of ``store``.
 
-    ``embeddings, output_matrix [full vocabulary, H]`` are the target's; ``vocab_ids [V]`` int64 says which
-    rows the head's logits use, all other tokens have ``q = 0``. Drawn tokens come from ``seed``.
+    ``output_matrix [full vocabulary, H]`` is the target's; tokens that the draft may not propose have
+    ``q = 0``. Drawn tokens come from ``seed``.
     """
-    generator = torch.Generator(embeddings.device).manual_seed(seed)
-    vocab_ids = vocab_ids.to(embeddings.device)
-    totals = torch.zeros(passes, 5, dtype=torch.float64)
+    generator = torch.Generator(output_matrix.device).manual_seed(seed)
+    vocab_ids = trainee.vocab_ids.to(output_matrix.device)
+    totals = torch.zeros(trainee.levels, 5, dtype=torch.float64)
     count = 0
     rows = output_matrix[vocab_ids]
     for documents in batch_plan(store, _BATCH_TOKENS, seed):
-        batch = load_batch(store, documents, embeddings)
-        states = head_states(module, embeddings[batch.tokens], batch.hidden, passes)
+        batch = load_batch(store, documents, output_matrix)
+        states = trainee.states(batch, trainee.levels)
         learned = batch.learned.flatten().nonzero().flatten()
         order = torch.randperm(len(learned), generator=generator, device=learned.device)
         chosen = learned[order[: max_positions - count]]

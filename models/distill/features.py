@@ -11,6 +11,7 @@ A store is a folder of three flat files; document ``d`` owns the ``length`` toke
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from ..base import ModelError
+from ..files import allocate, write_whole
 from .corpus import Document
 
 _BATCH_TOKENS = 1024  # padded tokens of one forward: what one core computes fastest, and small in memory
@@ -67,10 +69,11 @@ def extract_features(
     digest = hashlib.sha256(tokens.tobytes() + table.tobytes() + source.encode()).hexdigest()
     done = _resume_point(folder / "progress.json", digest)
     if done == 0:
-        np.save(folder / "documents.npy", table)
-        np.save(folder / "tokens.npy", tokens)
-        with (folder / "hidden.bin").open("wb") as file:
-            file.truncate(len(tokens) * hidden_size * 2)
+        for name, array in (("documents.npy", table), ("tokens.npy", tokens)):
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            write_whole(folder / name, buffer.getvalue())
+        allocate(folder / "hidden.bin", len(tokens) * hidden_size * 2)
     store = FeatureStore.open(folder, hidden_size)
     batches = list(_batches(store.documents, _BATCH_TOKENS))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -78,7 +81,7 @@ def extract_features(
         task = progress.add_task("hidden states", total=len(batches), completed=done)
         for number in range(done, len(batches)):
             _write_batch(target, store, batches[number])
-            _write_json(folder / "progress.json", {"digest": digest, "batches": number + 1})
+            write_whole(folder / "progress.json", json.dumps({"digest": digest, "batches": number + 1}))
             progress.advance(task)
     return store
 
@@ -133,9 +136,3 @@ def _resume_point(path: Path, digest: str) -> int:
         return int(state["batches"]) if state["digest"] == digest else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Text written by the target itself: what it says is what the head will have to foresee."""
+"""Text written by the target itself: what it says is what the draft will have to foresee."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..files import unwritable, write_whole
 from ..quiet import quiet
 
 _BATCH = 16  # answers written side by side
@@ -46,13 +47,19 @@ def write_corpus(
                 break
             temperature = _TEMPERATURES[batch % len(_TEMPERATURES)]
             outputs = _answers(target, asked, temperature, max_new_tokens, seed=seed * 1_000_003 + batch)
-            with path.open("a") as file:
-                for prompt, output in zip(asked, outputs, strict=True):
-                    entry = {"prompt": prompt, "output": output, "temperature": temperature}
-                    file.write(json.dumps(entry) + "\n")
+            answered = zip(asked, outputs, strict=True)
+            _append(path, [{"prompt": p, "output": o, "temperature": temperature} for p, o in answered])
             written += sum(map(len, outputs))
             batch += 1
             progress.update(task, completed=written)
+
+
+def _append(path: Path, entries: list[dict[str, Any]]) -> None:
+    try:
+        with path.open("a") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in entries)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def _continue(path: Path) -> tuple[int, int]:
@@ -61,9 +68,7 @@ def _continue(path: Path) -> tuple[int, int]:
         return 0, 0
     lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
     lines = lines[: len(lines) - len(lines) % _BATCH]
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(lines))
-    temporary.replace(path)
+    write_whole(path, "".join(lines))
     return sum(len(json.loads(line)["output"]) for line in lines), len(lines)
 
 

@@ -1,4 +1,4 @@
-"""How far the head's laws are from the target's, with the gradient in one pass.
+"""How far the draft's laws are from the target's, with the gradient in one pass.
 
 Logits of 8192 tokens for thousands of positions do not fit in a cache, let alone those of all passes with
 their gradients. So positions are taken in small groups, and each group's gradient is formed at once,
@@ -18,12 +18,12 @@ _GROUP = 256  # positions at a time
 def draft_loss(
     drafted: Tensor, hidden: Tensor, output_rows: Tensor, weights: Tensor, tv_share: float
 ) -> Tensor:
-    """Mean loss of the head's states against the target's.
+    """Mean loss of the draft's states against the target's.
 
-    ``drafted [S, M, H]``: the head's states of ``S`` passes at ``M`` positions; ``hidden [M, H]``: the
+    ``drafted [S, M, H]``: the draft's states of ``S`` passes at ``M`` positions; ``hidden [M, H]``: the
     target's there; ``output_rows [V, H]``: the target's output matrix, draft vocabulary only;
     ``weights [S]`` sum to 1. With ``p`` the target's law cut to those rows and renormalised and ``q`` the
-    head's, a position costs ``(1 - tv_share) * -sum p log q + tv_share * (1 - sum min(p, q))``: cross
+    draft's, a position costs ``(1 - tv_share) * -sum p log q + tv_share * (1 - sum min(p, q))``: cross
     entropy learns fast, the second term is the rejection probability of speculative sampling itself.
     Float32 scalar; the gradient reaches ``drafted`` only.
     """

@@ -1,4 +1,4 @@
-"""`resispec distill`: from a target to a draft head for it."""
+"""`resispec distill`: from a target to a draft for it."""
 
 from __future__ import annotations
 
@@ -12,135 +12,138 @@ from rich.console import Console
 from torch import Tensor
 
 from ..base import ModelError
-from ..head.checkpoint import load_head, save_head
-from ..head.config import HeadConfig
-from ..head.fingerprint import check_head, fingerprint
+from ..files import write_whole
 from ..head.module import HeadModule
 from ..load import load_causal, read_facts, resolve
-from .card import TrainingRecord, model_card
+from .base import Trainee
+from .card import TrainingRecord, licence_of, model_card
 from .corpus import Document, frequent_ids, read_corpus, split_held_out
 from .evaluate import evaluate
-from .features import extract_features
+from .features import FeatureStore, extract_features
 from .generate import write_corpus
+from .head import HeadTrainee, earlier_head, head_config
 from .initialise import initialise
+from .layers import LayersTrainee, fewer_layers, layer_numbers
 from .prompts import builtin_prompts, prompts_from_file
-from .settings import DistillSettings
+from .settings import HEAD, DistillSettings
 from .train import Trainer, TrainSettings
 
 __all__ = ["DistillSettings", "distill"]
 
 _MAX_NEW_TOKENS = 256
-_DEFAULT_ROPE_THETA = 10_000.0
+_SHOWN_POSITIONS = 1024  # of the held-out text, for the figure that is shown while training
 _WORK_FILES = ("settings.json", "generated.jsonl", "training", "held-out", "training.pt")
 
 
 def distill(settings: DistillSettings, console: Console) -> Path:
-    """Train a draft head; returns the folder with its config, weights and model card.
+    """Train a draft; returns the folder with its config, weights and model card.
 
     Text, hidden states and training each go on where they stopped when ``resume`` is set. Raises
-    ModelError when the target or the data cannot be used, or when work of another run is in the way.
+    ModelError when the target or the data cannot be used, when work of another run is in the way, or
+    when the disk is full.
     """
-    training = TrainSettings(steps=settings.steps, minutes=settings.minutes, seed=settings.seed)
+    training = TrainSettings(
+        steps=settings.steps,
+        minutes=settings.minutes,
+        seed=settings.seed,
+        save_minutes=settings.save_minutes,
+    )
     device = _device(settings.device)
     dtype = torch.float32 if settings.dtype == "float32" else torch.bfloat16
     _prepare_work(settings)
     folder = resolve(settings.target, offline=settings.offline)
     target, tokenizer = load_causal(folder, device=device, dtype=dtype, attn_implementation="sdpa")
-    embeddings, output_matrix = target.get_input_embeddings().weight, target.get_output_embeddings().weight
+    output_matrix = target.get_output_embeddings().weight
     _check_linear_logits(target, output_matrix)
 
     train_set, held_out_set = split_held_out(_documents(settings, target, tokenizer, console))
     train_store = extract_features(target, train_set, settings.work / "training", console, str(folder))
     held_out = extract_features(target, held_out_set, settings.work / "held-out", console, str(folder))
-    vocab_ids = frequent_ids(train_set, settings.vocab)
-    facts = read_facts(folder, target, tokenizer)
-    # The folder of the default target is called by the model's name, a hash and a version.
-    name = folder.name.rsplit("-", 2)[0] if settings.target == "default" else settings.target_name
-    config = head_config(target, tokenizer, name, facts.max_positions, len(vocab_ids))
-    module = HeadModule(config)
-    if settings.start_from is None:
-        initialise(module, train_store, embeddings, settings.seed)
-    else:
-        module.load_state_dict(earlier_head(settings.start_from, config, target, tokenizer))
-    module.to(device)
-    trainer = Trainer(module, embeddings, output_matrix[vocab_ids], training, settings.work / "training.pt")
-    trainer.run(train_store, console)
+    make = _head if settings.kind == HEAD else _small_model
+    trainee = make(settings, folder, target, tokenizer, train_set, train_store)
+    trainee.module.to(device)
+    trainer = Trainer(trainee, output_matrix, training, settings.work / "training.pt")
 
-    figures = evaluate(module, embeddings, output_matrix, vocab_ids, held_out, seed=settings.seed)
+    def acceptance() -> float:
+        return evaluate(trainee, output_matrix, held_out, _SHOWN_POSITIONS, settings.seed)[0].overlap
+
+    trainer.run(train_store, console, acceptance)
+
+    figures = evaluate(trainee, output_matrix, held_out, seed=settings.seed)
     record = TrainingRecord(
         command=settings.command,
         data=_data_line(settings),
         training_documents=len(train_set),
         training_tokens=len(train_store.tokens),
         held_out_documents=len(held_out_set),
-        vocabulary_share=_covered(train_set, vocab_ids),
+        vocabulary_share=_covered(train_set, trainee.vocab_ids),
         steps=trainer.step,
         minutes=trainer.minutes,
         seed=settings.seed,
+        licence=licence_of(settings.target, folder),
     )
-    save_head(settings.out, module, vocab_ids)
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    (settings.out / "README.md").write_text(model_card(config, record, figures, parameters))
+    card = model_card(trainee.describe(), record, figures)
+    trainee.save(settings.out)
+    write_whole(settings.out / "README.md", card)
     for depth, level in enumerate(figures, start=1):
         console.print(f"level {depth}: overlap {level.overlap:.3f}, top-4 {level.sampled_top4:.3f}")
     return settings.out
 
 
-def earlier_head(folder: Path, config: HeadConfig, target: Any, tokenizer: Any) -> dict[str, Tensor]:
-    """Weights, float32, of a head trained before, to train further; its draft vocabulary may be another.
-
-    Raises ModelError when it belongs to another target or has other sizes than ``config``.
-    """
-    module, _ = load_head(folder, dtype=torch.float32)
-    check_head(module.config, target, tokenizer)
-    same = dataclasses.replace(module.config, draft_vocab_size=config.draft_vocab_size, target=config.target)
-    if same != config:
-        raise ModelError(f"the head in {folder} has other sizes than one for this target would have")
-    return module.state_dict()
-
-
-def head_config(
-    target: Any, tokenizer: Any, name: str, max_positions: int, draft_vocab_size: int
-) -> HeadConfig:
-    """A head of the target's own sizes."""
-    sizes = target.config
-    size, heads = int(sizes.hidden_size), int(sizes.num_attention_heads)
-    head_dim = int(getattr(sizes, "head_dim", None) or size // heads)
-    width = getattr(sizes, "intermediate_size", None)
-    return HeadConfig(
-        hidden_size=size,
-        num_heads=heads,
-        num_kv_heads=int(getattr(sizes, "num_key_value_heads", None) or heads),
-        head_dim=head_dim,
-        intermediate_size=int(width) if isinstance(width, int) else 8 * size // 3,
-        rope_theta=_rope_theta(sizes),
-        rms_norm_eps=1e-5,
-        max_positions=max_positions,
-        draft_vocab_size=draft_vocab_size,
-        target=fingerprint(target, tokenizer, name),
-    )
+def _head(
+    settings: DistillSettings,
+    folder: Path,
+    target: Any,
+    tokenizer: Any,
+    documents: list[Document],
+    store: FeatureStore,
+) -> Trainee:
+    vocab_ids = frequent_ids(documents, settings.draft_vocab)
+    facts = read_facts(folder, target, tokenizer)
+    name = _name(settings, folder)
+    config = head_config(target, tokenizer, name, facts.max_positions, len(vocab_ids))
+    module, embeddings = HeadModule(config), target.get_input_embeddings().weight
+    if settings.start_from is None:
+        initialise(module, store, embeddings, settings.seed)
+    else:
+        module.load_state_dict(earlier_head(settings.start_from, config, target, tokenizer))
+    return HeadTrainee(module, embeddings, vocab_ids)
 
 
-def _rope_theta(sizes: Any) -> float:
-    """The target's, where it has one for all layers: its positions are on the scale of its contexts."""
-    parameters = getattr(sizes, "rope_parameters", None)
-    theta = parameters.get("rope_theta") if isinstance(parameters, dict) else None
-    return float(theta) if theta else _DEFAULT_ROPE_THETA
+def _small_model(
+    settings: DistillSettings,
+    folder: Path,
+    target: Any,
+    tokenizer: Any,
+    documents: list[Document],  # noqa: ARG001  it drafts every token
+    store: FeatureStore,  # noqa: ARG001  it starts as the target's own layers
+) -> Trainee:
+    chosen = layer_numbers(int(target.config.num_hidden_layers), settings.num_layers)
+    return LayersTrainee(fewer_layers(target, chosen), tokenizer, chosen, _name(settings, folder))
+
+
+def _name(settings: DistillSettings, folder: Path) -> str:
+    """The target's; the folder of the default one is called by its name, a hash and a version."""
+    return folder.name.rsplit("-", 2)[0] if settings.target == "default" else settings.target_name
 
 
 def _prepare_work(settings: DistillSettings) -> None:
     """Make the work folder, or make sure that the one there belongs to this run and may be continued."""
     # How long to train may change from one start to the next; what is trained may not.
-    fixed = dataclasses.replace(settings, steps=None, minutes=None, resume=False, offline=False)
-    description = json.dumps(dataclasses.asdict(fixed), default=str, indent=2)
+    free = ("steps", "minutes", "save_minutes", "resume", "offline")
+    fixed = {name: value for name, value in dataclasses.asdict(settings).items() if name not in free}
+    description = json.dumps(fixed, default=str, indent=2)
     work, path = settings.work, settings.work / "settings.json"
     if work.exists() and any((work / name).exists() for name in _WORK_FILES):
         if not settings.resume:
             raise ModelError(f"{work} holds an earlier run: go on with --resume, or remove that folder")
         if not path.exists() or path.read_text() != description:
             raise ModelError(f"{work} belongs to a run with other settings ({path}): remove that folder")
-    work.mkdir(parents=True, exist_ok=True)
-    path.write_text(description)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"cannot make the folder {work}: {error.strerror}") from error
+    write_whole(path, description)
 
 
 def _documents(settings: DistillSettings, target: Any, tokenizer: Any, console: Console) -> list[Document]:
@@ -166,15 +169,15 @@ def _documents(settings: DistillSettings, target: Any, tokenizer: Any, console: 
 
 @torch.inference_mode()
 def _check_linear_logits(target: Any, output_matrix: Tensor) -> None:
-    """A head reads the output matrix alone, so logits must be that product and nothing more."""
+    """A draft is compared by the output matrix alone, so logits must be that product and nothing more."""
     ids = torch.arange(8, device=target.device)[None]
     hidden = target.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     logits = target(input_ids=ids, use_cache=False).logits.float()
     difference = (logits - (hidden @ output_matrix.T).float()).abs().max()
     if bool(difference > 0.02 * logits.abs().max()):
         raise ModelError(
-            f"{type(target).__name__} scales, caps or shifts its logits, which a draft head cannot follow; "
-            "serve it with a draft model, or with --draft none"
+            f"{type(target).__name__} scales, caps or shifts its logits, which the training of a draft "
+            "cannot follow; serve it with a draft model of its family, or with --draft none"
         )
 
 

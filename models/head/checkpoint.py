@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
@@ -11,6 +10,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ..base import ModelError
+from ..files import write_whole
 from .config import HeadConfig
 from .module import HeadModule
 
@@ -22,18 +22,14 @@ _VOCAB_IDS = "vocab_ids"
 def save_head(folder: Path, module: HeadModule, vocab_ids: Tensor) -> None:
     """Write a head; ``vocab_ids [V]``: the target's id of every column of the head's logits, ascending.
 
-    Each file appears whole or not at all, the config last.
+    Each file appears whole or not at all, the config last. Raises ModelError for a disk that is full.
     """
     _check_vocab_ids(vocab_ids, module.config)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", torch.bfloat16) for name, value in module.state_dict().items()}
     tensors[_VOCAB_IDS] = vocab_ids.to("cpu", torch.int32)
-    temporary = folder / f"{WEIGHTS_FILE}.{os.getpid()}.tmp"
-    temporary.write_bytes(save({name: value.contiguous() for name, value in tensors.items()}))
-    temporary.replace(folder / WEIGHTS_FILE)
-    temporary = folder / f"{CONFIG_FILE}.{os.getpid()}.tmp"
-    temporary.write_text(module.config.to_json())
-    temporary.replace(folder / CONFIG_FILE)
+    write_whole(folder / WEIGHTS_FILE, save({name: value.contiguous() for name, value in tensors.items()}))
+    write_whole(folder / CONFIG_FILE, module.config.to_json())
 
 
 def load_head(

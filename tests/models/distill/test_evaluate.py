@@ -7,6 +7,7 @@ from transformers import LlamaForCausalLM
 from resispec.models.distill.batches import load_batch
 from resispec.models.distill.evaluate import _figures, evaluate
 from resispec.models.distill.features import FeatureStore
+from resispec.models.distill.head import HeadTrainee
 from resispec.models.distill.unrolled import head_states
 from resispec.models.head.module import HeadModule
 
@@ -24,10 +25,10 @@ def test_figures_by_hand() -> None:
 
 def test_overlap_of_every_level(head: HeadModule, target: LlamaForCausalLM, store: FeatureStore) -> None:
     matrix, embeddings = target.lm_head.weight.detach(), target.model.embed_tokens.weight.detach()
-    figures = evaluate(head, embeddings, matrix, VOCAB_IDS, store, passes=2, max_positions=10_000)
+    figures = evaluate(HeadTrainee(head, embeddings, VOCAB_IDS), matrix, store, max_positions=10_000)
     batch = load_batch(store, list(range(len(store))), torch.empty(0))
     with torch.no_grad():
-        states = head_states(head, embeddings[batch.tokens], batch.hidden, 2)
+        states = head_states(head, embeddings[batch.tokens], batch.hidden, 3)
     for state, level in zip(states, figures, strict=True):
         total, greedy, count = 0.0, 0, 0
         for text, position in batch.learned.nonzero().tolist():
@@ -47,5 +48,5 @@ def test_a_few_positions_are_enough_when_asked(
     head: HeadModule, target: LlamaForCausalLM, store: FeatureStore
 ) -> None:
     matrix, embeddings = target.lm_head.weight.detach(), target.model.embed_tokens.weight.detach()
-    (level,) = evaluate(head, embeddings, matrix, VOCAB_IDS, store, passes=1, max_positions=7)
-    assert round(level.sampled_top4 * 7) == pytest.approx(level.sampled_top4 * 7)
+    for level in evaluate(HeadTrainee(head, embeddings, VOCAB_IDS), matrix, store, max_positions=7):
+        assert round(level.sampled_top4 * 7) == pytest.approx(level.sampled_top4 * 7)

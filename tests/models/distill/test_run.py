@@ -18,6 +18,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from resispec.engine.build import assemble
+from resispec.engine.config import EngineConfig
+from resispec.engine.load import load_pair
+from resispec.engine.request import Request, SamplingParams
 from resispec.models.base import ModelError
 from resispec.models.distill.run import DistillSettings, distill
 from resispec.models.head.checkpoint import load_head
@@ -76,7 +80,7 @@ def test_a_head_comes_out_and_fits_its_target(
     assert module.config.rope_theta == target.config.rope_parameters["rope_theta"]
     assert module.config.target.name == "tiny"
     card = (out / "README.md").read_text()
-    for part in ("license: apache-2.0", "--steps 4 --vocab 12 --seed 0", "| 3 | 0.", "text.jsonl", "4 steps"):
+    for part in ("license: other", "--steps 4 --vocab 12 --seed 0", "| 3 | 0.", "text.jsonl", "4 steps"):
         assert part in card
     assert str(tmp_path) not in card + (out / "config.json").read_text()
 
@@ -105,7 +109,11 @@ def test_a_run_is_resumed_only_when_asked_and_only_its_own(folder: Path, data: P
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "llama"}, '"head"'),
+        ({"kind": "llama"}, "head and model"),
+        ({"layers": 1}, "layers goes with kind model"),
+        ({"kind": "model"}, "vocab goes with kind head"),
+        ({"kind": "model", "vocab": None, "layers": 2}, "the target has 2, so a draft has 1 to 1 of them"),
+        ({"save_minutes": -1.0}, "save_minutes"),
         ({"dtype": "float16"}, "dtype"),
         ({"vocab": 0}, "vocab"),
         ({"max_tokens": 3}, "max_tokens"),
@@ -171,3 +179,36 @@ def test_a_head_of_another_target_is_not_trained_further(folder: Path, data: Pat
     with pytest.raises(ModelError, match="this draft head belongs to"):
         distill(wrong, QUIET)
     assert not (tmp_path / "second").exists()
+
+
+def test_a_small_model_is_served_as_a_draft(
+    folder: Path, target: LlamaForCausalLM, data: Path, tmp_path: Path
+) -> None:
+    """From the target to a draft that loads like any model, and answers that are the target's own."""
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# Tiny")
+    run = settings(folder, tmp_path, data=(data,), kind="model", layers=1, vocab=None)
+    out = distill(run, QUIET)
+    card = (out / "README.md").read_text()
+    for part in (
+        "license: mit",
+        "--kind model --layers 1 --data text.jsonl --steps 4 --seed 0",
+        "Layers 1 of the target",
+        "covers 100.0%",
+    ):
+        assert part in card
+    assert "| 2 |" not in card
+    config = EngineConfig(str(folder), draft=str(out), device="cpu", dtype="float32", max_model_len=64)
+    engine = assemble(config, *load_pair(config))
+    engine.add(Request("a", (3, 1, 4), SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)))
+    tokens: list[int] = []
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens += output.token_ids
+            last = output
+    assert last.metrics is not None
+    assert last.metrics.speculation is not None
+    assert last.metrics.speculation.num_draft_tokens > 0
+    ids = target.generate(torch.tensor([[3, 1, 4]]), max_new_tokens=20, do_sample=False, eos_token_id=None)
+    assert tokens == ids[0, 3:].tolist()
+    resumed = distill(dataclasses.replace(run, steps=6, resume=True), QUIET)
+    assert "6 steps" in (resumed / "README.md").read_text()

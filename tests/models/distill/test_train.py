@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 from resispec.models.base import ModelError
 from resispec.models.distill.batches import Batch, batch_plan, load_batch
 from resispec.models.distill.features import FeatureStore
+from resispec.models.distill.head import HeadTrainee
 from resispec.models.distill.initialise import initialise
 from resispec.models.distill.loss import draft_loss
 from resispec.models.distill.train import Trainer, TrainSettings
@@ -28,7 +29,6 @@ def start(
     **changes: Any,
 ) -> Trainer:
     embeddings = target.model.embed_tokens.weight.detach()
-    output_rows = target.lm_head.weight.detach()[VOCAB_IDS]
     initialise(head, store, embeddings, seed=0)
     settings: dict[str, Any] = {
         "steps": 60,
@@ -36,7 +36,8 @@ def start(
         "warm_up_steps": 3,
         "learning_rate": 0.02,
     } | changes
-    return Trainer(head, embeddings, output_rows, TrainSettings(**settings), checkpoint)
+    trainee = HeadTrainee(head, embeddings, VOCAB_IDS)
+    return Trainer(trainee, target.lm_head.weight.detach(), TrainSettings(**settings), checkpoint)
 
 
 def excess_loss(trainer: Trainer, store: FeatureStore) -> float:
@@ -59,8 +60,8 @@ def test_a_short_run_lowers_the_loss(head: HeadModule, target: LlamaForCausalLM,
 def test_the_start_beats_a_random_one(
     head: HeadModule, target: LlamaForCausalLM, store: FeatureStore
 ) -> None:
-    embeddings = target.model.embed_tokens.weight.detach()
-    random = Trainer(head, embeddings, target.lm_head.weight.detach()[VOCAB_IDS], TrainSettings(steps=1))
+    trainee = HeadTrainee(head, target.model.embed_tokens.weight.detach(), VOCAB_IDS)
+    random = Trainer(trainee, target.lm_head.weight.detach(), TrainSettings(steps=1))
     before = excess_loss(random, store)
     assert excess_loss(start(head, target, store), store) < 0.5 * before
 
@@ -115,7 +116,7 @@ def test_divergence_is_an_error(head: HeadModule, target: LlamaForCausalLM, stor
         trainer.run(store, QUIET)
 
 
-@pytest.mark.parametrize("wrong", [{}, {"steps": 0}, {"minutes": -1.0}, {"steps": 1, "passes": 0}])
+@pytest.mark.parametrize("wrong", [{}, {"steps": 0}, {"minutes": -1.0}, {"steps": 1, "batch_tokens": 0}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(reversed(wrong), "steps or minutes")):
         TrainSettings(**wrong)
@@ -134,3 +135,17 @@ def test_only_output_tokens_are_learned(store: FeatureStore) -> None:
     batch = load_batch(store, [3, 4], torch.empty(0))  # lengths 5, from the start, and 6, output from 2 on
     assert batch.learned.tolist() == [[True] * 4 + [False] * 2, [False, True, True, True, True, False]]
     assert batch.hidden[0, 5].abs().max() == 0
+
+
+def test_acceptance_is_measured_with_every_checkpoint(
+    head: HeadModule, target: LlamaForCausalLM, store: FeatureStore, tmp_path: Path
+) -> None:
+    trainer = start(head, target, store, tmp_path / "run.pt", steps=4, save_minutes=1e-9)
+    measured: list[int] = []
+
+    def acceptance() -> float:
+        measured.append(trainer.step)
+        return 0.5
+
+    trainer.run(store, QUIET, acceptance)
+    assert measured == [1, 2, 3, 4]
