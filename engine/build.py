@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from tokenizers import Tokenizer
 from resispec.models.causal import CausalModel
 from resispec.models.device import device_for
 from resispec.models.fit import fit, lay_out
-from resispec.models.head.module import HeadModule
-from resispec.models.head.step import HeadStepModel, head_geometry
+from resispec.models.head.base import StateHead
+from resispec.models.head.step import HeadStepModel
 from resispec.models.kv import KVMemory
+from resispec.models.medusa import MedusaHeads
 
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
@@ -32,7 +33,7 @@ from .proposers.draft import DraftProposer
 from .request import RequestError
 from .runner.runner import Runner
 from .scheduler import Scheduler, SchedulerConfig
-from .sources.factory import SOURCES
+from .sources.factory import MEDUSA, SOURCES
 from .tree import DRAFT
 from .verifiers.table import VERIFIERS, get, refused
 
@@ -53,11 +54,12 @@ class LoadedTarget:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDraft:
-    """A draft: a head on the target's hidden states, or a model of its own. Exactly one is set."""
+    """A draft: a head on the target's states, Medusa heads, or a model of its own. Exactly one is set."""
 
     context: int
-    head: HeadModule | None = None
-    vocab_ids: torch.Tensor | None = None  # of a head
+    head: StateHead | None = None
+    vocab_ids: torch.Tensor | None = None  # of a head: the target's ids of its logits; None: the same
+    medusa: MedusaHeads | None = None
     model: Any = None
     notes: tuple[str, ...] = ()
 
@@ -76,11 +78,17 @@ def assemble(
     """
     model = target.model
     device = next(model.parameters()).device
+    config = replace(config, proposers=_proposers(config, draft))
     _check_config(config, device)
+    notes = (*target.notes, *(draft.notes if draft else ()))
+    has_draft, medusa = draft is not None, draft.medusa if draft else None
+    if medusa is not None:
+        draft = None  # its heads are a source: nothing grows trees
     geometry, fit_notes = fit(model, target.context)
     draft_geometry = None
     if draft is not None and draft.head is not None:
-        draft_geometry = head_geometry(draft.head, geometry.dtype)
+        draft_geometry = draft.head.geometry(geometry.dtype)
+        geometry = replace(geometry, hidden_size=draft_geometry.hidden_size)
     elif draft is not None:
         draft_geometry, draft_notes = fit(draft.model, draft.context)
         fit_notes += draft_notes
@@ -94,20 +102,22 @@ def assemble(
 
     memory = KVMemory(geometry, plan.num_rows, device, keep_hidden=keep_hidden)
     memories = [memory]
-    target_step = CausalModel(model, memory, target.context)
+    tap = draft.head.tap(model) if draft is not None and draft.head is not None else None
+    target_step = CausalModel(model, memory, target.context, tap)
     proposer: Proposer | None = None
     if draft is not None and draft_geometry is not None:
         draft_memory = KVMemory(draft_geometry, plan.num_rows, device)
         memories.append(draft_memory)
         draft_step: HeadStepModel | CausalModel
         if draft.head is not None:
-            assert draft.vocab_ids is not None
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
             draft_step = CausalModel(draft.model, draft_memory, draft.context)
         if device_for(device).packs(geometry.dtype):
             draft_step.pack()
         proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
+    if medusa is not None and device_for(device).packs(geometry.dtype):
+        medusa.pack()
     # Last: the head takes its rows of the plain output matrix.
     fit_notes += lay_out(model, config.quantization)
 
@@ -157,13 +167,14 @@ def assemble(
         num_ids=target.num_ids,
         eos_token_ids=eos_token_ids,
         device=device,
+        medusa=medusa,
     )
-    notes = (*target.notes, *(draft.notes if draft else ()), *fit_notes)
+    notes += fit_notes
     notes += (plan.note,) if plan.note else ()
     refused_verifiers = refused(allow_inexact=config.allow_inexact)
     info = EngineInfo(
         target=config.target,
-        draft=config.draft if draft is not None else None,
+        draft=config.draft if has_draft else None,
         target_path=target.path,
         device=str(device),
         dtype=str(geometry.dtype).removeprefix("torch."),
@@ -175,7 +186,7 @@ def assemble(
         verifier=config.verifier,
         speculation=config.speculation,
         verifiers=tuple(sorted(VERIFIERS.keys() - refused_verifiers.keys())),
-        proposers=tuple(name for name in config.proposers if name != DRAFT or draft is not None),
+        proposers=config.proposers,
         max_tree_nodes=config.max_tree_nodes,
         max_tree_depth=config.max_tree_depth,
         kv_rows=plan.num_rows,
@@ -188,6 +199,15 @@ def assemble(
         notes=notes,
     )
     return Engine(info, target.tokenizer, kv, scheduler, runner, controller, SpeedMeter(step_costs))
+
+
+def _proposers(config: EngineConfig, draft: LoadedDraft | None) -> tuple[str, ...]:
+    """Those there are; where the draft is Medusa heads, they are what ``draft`` means, too."""
+    if draft is not None and draft.medusa is not None:
+        return tuple(dict.fromkeys(MEDUSA if name == DRAFT else name for name in config.proposers))
+    if MEDUSA in config.proposers:
+        raise ConfigError("proposer 'medusa' needs Medusa heads; give their folder with --draft", "proposer")
+    return tuple(name for name in config.proposers if name != DRAFT or draft is not None)
 
 
 def _check_window(config: EngineConfig, *models: Any) -> None:

@@ -100,7 +100,7 @@ class Engine:
             mode,
             limit_notes(wanted, self.info),
             self._controller.history(verifier, sampling),
-            DRAFT in proposers and self.info.draft is not None,
+            DRAFT in proposers and DRAFT in self.info.proposers,
             self._sources.make(request, proposers),
         )
         if request.speculation.trace:
@@ -280,7 +280,7 @@ class Engine:
         sequence.target_rows = ran + len(slots)
         before = len(sequence.token_ids)
         sequence.token_ids += tokens
-        sequence.sources.committed(sequence.token_ids, before, outcome.tops)
+        sequence.sources.committed(sequence.token_ids, before, outcome.tops, outcome.ahead)
         self._declare(sequence, tokens)
         tally.residual_underflow += outcome.underflow
         tally.delivered(sequence, len(tokens), now)
@@ -362,7 +362,7 @@ class Engine:
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
             kv_usage_target=usage,
-            kv_usage_draft=usage if self.info.draft is not None else 0.0,
+            kv_usage_draft=usage if DRAFT in self.info.proposers else 0.0,
             prompt_tokens=tally.prompt_tokens,
             generation_tokens=tally.generation_tokens,
             iteration_tokens=result.num_rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,21 @@ import torch
 from resispec.models.attention import ATTENTION_NAME, register_attention
 from resispec.models.base import ModelError
 from resispec.models.device import device_for, find_device
+from resispec.models.draft_kind import DraftKind, draft_kind
+from resispec.models.eagle.checkpoint import load_eagle
 from resispec.models.head.checkpoint import load_head
-from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
 from resispec.models.head.fingerprint import check_head
 from resispec.models.load.causal import load_causal
 from resispec.models.load.facts import read_facts
-from resispec.models.load.resolve import resolve
+from resispec.models.load.resolve import check_folder, locate, resolve
+from resispec.models.medusa import load_medusa
 from resispec.models.pair import check_pair, usable_ids
 from resispec.models.prepare.cache import cache_root
 
 from .build import LoadedDraft, LoadedTarget, assemble
 from .config import DEFAULT, DEFAULT_NAME, ConfigError, EngineConfig
 from .engine import Engine
+from .sources.factory import MEDUSA
 from .tree import DRAFT
 
 DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
@@ -49,7 +51,7 @@ def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
         raise ModelError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
     notes: list[str] = []
     draft = None
-    if DRAFT not in config.proposers:
+    if DRAFT not in config.proposers and MEDUSA not in config.proposers:
         if config.draft not in (None, DEFAULT):
             raise ConfigError(
                 f"draft is {config.draft!r}, but {DRAFT!r} is not among the proposers; add it, or use "
@@ -102,10 +104,18 @@ def _load_draft(
     if config.draft == DEFAULT:
         with as_file(files("resispec.models") / "assets" / DEFAULT_HEAD) as folder:
             return _load_head(folder, target, tokenizer, context, dtype)
-    folder = Path(config.draft).expanduser()
-    if _model_type(folder) == HEAD_TYPE:
+    folder = locate(config.draft, offline=config.offline)
+    kind = draft_kind(folder)
+    if kind is DraftKind.HEAD:
         return _load_head(folder, target, tokenizer, context, dtype)
-    folder = resolve(config.draft, offline=config.offline)
+    if kind is DraftKind.EAGLE:
+        num_ids = usable_ids(tokenizer, _output_rows(target))
+        module, vocab_ids, notes = load_eagle(folder, target, num_ids, dtype)
+        notes += _context_note(module.max_positions, context)
+        return LoadedDraft(module.max_positions, head=module, vocab_ids=vocab_ids, notes=notes)
+    if kind is DraftKind.MEDUSA:
+        return LoadedDraft(context, medusa=load_medusa(folder, target, dtype))
+    check_folder(folder)
     device = target.device
     model, draft_tokenizer = load_causal(
         folder, device=device, dtype=dtype, attn_implementation=ATTENTION_NAME
@@ -125,22 +135,20 @@ def _load_draft(
 def _load_head(folder: Path, target: Any, tokenizer: Any, context: int, dtype: torch.dtype) -> LoadedDraft:
     module, vocab_ids = load_head(folder, target.device, dtype)
     check_head(module.config, target, tokenizer)
-    notes: tuple[str, ...] = ()
-    if module.config.max_positions < context:
-        note = (
-            f"The draft's context ends at {module.config.max_positions} tokens, the target's at {context}: "
-            "longer sequences go on without speculation."
-        )
-        notes = (note,)
-    return LoadedDraft(context=module.config.max_positions, head=module, vocab_ids=vocab_ids, notes=notes)
+    positions = module.max_positions
+    notes = _context_note(positions, context)
+    return LoadedDraft(context=positions, head=module, vocab_ids=vocab_ids, notes=notes)
 
 
-def _model_type(folder: Path) -> str | None:
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return config.get("model_type") if isinstance(config, dict) else None
+def _context_note(positions: int, context: int) -> tuple[str, ...]:
+    """Where a head's context is shorter than the target's."""
+    if positions >= context:
+        return ()
+    note = (
+        f"The draft's context ends at {positions} tokens, the target's at {context}: "
+        "longer sequences go on without speculation."
+    )
+    return (note,)
 
 
 def _output_rows(model: Any) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .attention import ATTENTION_NAME, CacheShape, StepContext, register_attention, run_model
 from .base import ModelError, Segment, StepInputs, StepOutputs
+from .head.tap import LayerInputs
 from .kv import KVGeometry, KVMemory
 from .pack import pack_linears
 
@@ -68,12 +69,16 @@ class CausalModel:
     needs_hidden = False
     vocab_ids: Tensor | None = None
 
-    def __init__(self, model: Any, memory: KVMemory, max_positions: int) -> None:
+    def __init__(
+        self, model: Any, memory: KVMemory, max_positions: int, tap: LayerInputs | None = None
+    ) -> None:
+        """tap: where in ``model`` the states are that ``memory`` keeps; None: they are the last ones."""
         register_attention()
         model.set_attn_implementation(ATTENTION_NAME)
         self.model = model
         self.memory = memory
         self._max_positions = max_positions
+        self._tap = tap
         self._last_hidden: Tensor | None = None
         # The hidden states the output matrix reads, before rows are picked for logits.
         model.get_decoder().register_forward_hook(self._keep_hidden)
@@ -92,7 +97,8 @@ class CausalModel:
         assert hidden is not None
         hidden = hidden[0]
         if self.memory.hidden is not None:
-            self.memory.hidden.index_copy_(0, inputs.rows, hidden.to(self.memory.hidden.dtype))
+            kept = hidden if self._tap is None else self._tap.take()
+            self.memory.hidden.index_copy_(0, inputs.rows, kept.to(self.memory.hidden.dtype))
         return StepOutputs(output.logits[0].float(), hidden)
 
     def move_rows(self, source: Tensor, destination: Tensor) -> None:

@@ -81,8 +81,9 @@ class ServerSettings(BaseSettings):
         str | None,
         Field(
             min_length=1,
-            description="Draft model: 'default' (goes with the default target), 'none', a hub id, a local "
-            "folder or a GGUF file. Unset: the one that goes with the target, if there is one.",
+            description="Draft: 'default' (goes with the default target), 'none', a hub id, a local folder "
+            "or a GGUF file, of a model, a distilled head, an EAGLE head or Medusa heads. Unset: the one "
+            "that goes with the target, if there is one.",
             json_schema_extra=MODEL,
         ),
     ] = None
@@ -162,14 +163,14 @@ class ServerSettings(BaseSettings):
         ),
     ] = "fixed"
     proposer: Annotated[
-        list[Literal["draft", "ngram", "prediction", "suffix", "recycle"]],
+        list[Literal["draft", "ngram", "prediction", "suffix", "recycle", "medusa"]],
         NoDecode,
         BeforeValidator(_split_each),
         Field(
             min_length=1,
             description="Who says what may follow, with commas between them: draft; ngram: what followed in "
             "this text; prediction: the request's own; suffix: what followed in recent answers; recycle: "
-            "what the target ranked high of late.",
+            "what the target ranked high of late; medusa: the heads given as the draft.",
             json_schema_extra=SPECULATION,
         ),
     ] = ["draft", "ngram", "prediction"]

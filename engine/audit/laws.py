@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from resispec.models.base import StepInputs, StepModel
 from resispec.models.causal import CausalModel, chunk_inputs, probe_geometry
-from resispec.models.head.step import HeadStepModel, head_geometry
+from resispec.models.head.step import HeadStepModel
 from resispec.models.kv import KVMemory
 
 from ..build import LoadedDraft, LoadedTarget, assemble
@@ -39,18 +39,21 @@ class LawSource:
         self._num_ids = target.num_ids
         self._device = next(model.parameters()).device
         geometry = probe_geometry(model)
-        self._memory = KVMemory(geometry, num_positions, self._device, keep_hidden=True)
+        tap = None
         self._draft: StepModel
         if draft.head is not None:
-            assert draft.vocab_ids is not None
-            memory = KVMemory(head_geometry(draft.head, geometry.dtype), num_positions, self._device)
+            own = draft.head.geometry(geometry.dtype)
+            geometry = replace(geometry, hidden_size=own.hidden_size)
+            tap = draft.head.tap(model)
+            memory = KVMemory(own, num_positions, self._device)
             # Before the engine is there, which may lay the output matrix out for the CPU's kernels.
             self._draft = HeadStepModel(draft.head, draft.vocab_ids, model, memory)
         else:
             memory = KVMemory(probe_geometry(draft.model), num_positions, self._device)
             self._draft = CausalModel(draft.model, memory, draft.context)
+        self._memory = KVMemory(geometry, num_positions, self._device, keep_hidden=True)
         self._engine = assemble(config, target, None)
-        self._target = CausalModel(model, self._memory, target.context)
+        self._target = CausalModel(model, self._memory, target.context, tap)
 
     def sample(
         self, prompts: Sequence[Sequence[int]], num_tokens: int, temperature: float, seed: int

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
-from resispec.models.head.config import MODEL_TYPE as HEAD_TYPE
+from resispec.models.draft_kind import DraftKind, draft_kind
 from resispec.models.load.causal import load_causal
-from resispec.models.load.resolve import resolve
+from resispec.models.load.resolve import locate
 
 from ..config import DEFAULT
 from ..engine import Engine
@@ -38,8 +37,8 @@ def loaders(
         engine = build_engine(settings.engine_config(max_model_len, speculates=True))
         if settings.draft is not None:
             _check_draft(engine)
-        # A sweep is about the trees named, also where many run and smaller ones would be chosen.
-        seeds = bool(settings.trees)
+        # Trees that are named are meant, also where many run and smaller ones would be chosen.
+        seeds = bool(settings.trees or settings.tree)
         return [EngineContender(name, engine, wanted, seeds=seeds) for name, wanted in variants]
 
     def transformers() -> list[Contender]:
@@ -84,8 +83,8 @@ def draft_folder(settings: BenchSettings) -> Path | None:
     """Where the draft's weights lie, if it is a model that transformers can draft with: a head is none."""
     if settings.draft in (None, DEFAULT):
         return None
-    folder = resolve(settings.draft, offline=settings.offline)
-    return None if json.loads((folder / "config.json").read_text()).get("model_type") == HEAD_TYPE else folder
+    folder = locate(settings.draft, offline=settings.offline)
+    return folder if draft_kind(folder) is DraftKind.MODEL else None
 
 
 def _check_draft(engine: Engine) -> None:

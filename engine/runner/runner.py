@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from resispec.models.base import StepModel
 from resispec.models.device import device_for
 from resispec.models.kv import KVMemory
+from resispec.models.medusa import MedusaHeads
 
 from ..cost.feed import feed_draft, feed_target
 from ..cost.table import CostTable
@@ -24,6 +25,7 @@ from ..proposers.known import KnownOnly, grow_known
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
 from ..sequence import Sequence
+from .ahead import Lookahead
 from .batch import build_target_batch
 from .candidates import gather_candidates
 from .logprobs import prompt_logprobs
@@ -59,6 +61,7 @@ class Runner:
         num_ids: int,
         eos_token_ids: tuple[int, ...],
         device: torch.device,
+        medusa: MedusaHeads | None = None,
     ) -> None:
         """memories: of the target and, if there is one, the draft, row for row the same.
 
@@ -66,6 +69,7 @@ class Runner:
         keeps_draft_rows: the draft's rows of kept candidates are worth keeping. A head's are not: it
         ran them on its own guesses of the target's states, and runs them again on the true ones.
         num_ids: token ids from here on do not exist.
+        medusa: heads whose say requests may want.
         """
         self._target = target
         self._memories = tuple(memories)
@@ -76,6 +80,7 @@ class Runner:
         self._eos = eos_token_ids
         self._device = device
         self._uniforms = UniformSource()
+        self._medusa = medusa
 
     def apply(self, moves: SequenceOf[Move]) -> None:
         """Copy runs of rows, in order, in all memories."""
@@ -97,7 +102,8 @@ class Runner:
         drafts, groups, group_items = self._draft(items)
         clock.mark()
         batch = build_target_batch(items, groups, group_items, self._device)
-        logits = self._target.forward(batch.inputs).logits
+        outputs = self._target.forward(batch.inputs)
+        logits = outputs.logits
         clock.mark()
         outcomes: list[Outcome | None] = [None] * len(items)
         if batch.owners:
@@ -105,9 +111,9 @@ class Runner:
             owners = self._owners([items[index] for index in batch.owners])
             depth = max((item.tree.depth for item in items if item.tree is not None), default=0)
             verification = Verification(owners, self._num_ids, self._eos, self._device)
-            for index, outcome in zip(
-                batch.owners, verification.run(logits, batch, candidates, depth), strict=True
-            ):
+            ahead = Lookahead(self._medusa, outputs.hidden) if self._medusa is not None else None
+            verified = verification.run(logits, batch, candidates, depth, ahead)
+            for index, outcome in zip(batch.owners, verified, strict=True):
                 outcomes[index] = outcome
         scored = prompt_logprobs(logits[:, : self._num_ids], items, len(batch.node_owner))
         clock.mark()
@@ -189,6 +195,7 @@ class Runner:
                 item.sequence.request.speculation.trace,
                 item.sequence.constraint,
                 item.sequence.sources.wants_tops,
+                item.sequence.sources.looks_ahead,
             )
             for item, block, last in zip(items, tests, final, strict=True)
         ]

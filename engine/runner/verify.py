@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
 from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, at_ends, walk
+from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
 from .candidates import Candidates
 from .logprobs import measure_walks, unpack_walk
@@ -53,6 +55,7 @@ class Owner:
     traced: bool = False
     constraint: Constraint | None = None
     wants_tops: bool = False  # the target's top tokens at its nodes are wanted
+    looks_ahead: bool = False  # what heads on the last state say is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Outcome:
     trace: StepTrace | None = None  # where it was asked for
     logprobs: tuple[TokenLogprobs, ...] = ()  # of `tokens`, if the request asked for them
     tops: tuple[TopTokens, ...] = ()  # of all nodes, kept or not, if the request's sources want them
+    ahead: tuple[tuple[int, ...], ...] = ()  # what heads say of the places behind `tokens`, likewise
 
 
 class Verification:
@@ -80,7 +84,12 @@ class Verification:
         self._device = device
 
     def run(
-        self, logits: Tensor, batch: TargetBatch, candidates: Candidates | None, max_depth: int
+        self,
+        logits: Tensor,
+        batch: TargetBatch,
+        candidates: Candidates | None,
+        max_depth: int,
+        ahead: Lookahead | None = None,
     ) -> list[Outcome]:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
@@ -111,13 +120,19 @@ class Verification:
         observed = [node for node, owner in enumerate(batch.node_owner) if self._owners[owner].wants_tops]
         tops = measure_tops(logits, self._tokens(batch), observed) if observed else None
         logprobs = self._measure(logits, roots, end, kept, last.tokens)
-        rows, scores, top_rows = self._read(result, logprobs, tops)
+        looking = [i for i, owner in enumerate(self._owners) if owner.looks_ahead and ahead is not None]
+        said = None
+        if ahead is not None and looking:
+            said = ahead.measure(batch.inputs.logits_index[end.final[looking]], self._num_ids)
+        rows, scores, top_rows, said_rows = self._read(result, logprobs, tops, said)
         outcomes = [_outcome(row, end.path.shape[1]) for row in rows]
         if logprobs is not None:
             outcomes = self._with_logprobs(outcomes, scores, end.path.shape[1])
         if tops is not None:
             by_owner = unpack_tops([batch.node_owner[node] for node in observed], top_rows)
             outcomes = [replace(outcome, tops=by_owner.get(i, ())) for i, outcome in enumerate(outcomes)]
+        for owner, heads in zip(looking, said_rows, strict=True):
+            outcomes[owner] = replace(outcomes[owner], ahead=unpack_ahead(heads))
         if any(owner.traced for owner in self._owners):
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
         return outcomes
@@ -142,7 +157,7 @@ class Verification:
         tokens.scatter_(1, end.num_kept[:, None], last[:, None])
         return measure_walks(logits, torch.cat([roots[:, None], end.path], dim=1), tokens, wanted)
 
-    def _read(self, *parts: Tensor | None) -> list[list[list[float]]]:
+    def _read(self, *parts: Tensor | None) -> list[list[Any]]:
         """Bring tensors of numbers to the host, all in one transfer; token ids are exact in float64."""
         present = [part for part in parts if part is not None]
         if len(present) == 1:

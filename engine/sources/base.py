@@ -50,6 +50,15 @@ class TopsObserver(Protocol):
 
 
 @runtime_checkable
+class Foreseer(Protocol):
+    """A source that is told what heads on the target's state say of the next places."""
+
+    def look_ahead(self, tops: SequenceOf[SequenceOf[int]], at: int) -> None:
+        """After `Source.committed`. tops: each head's best tokens, of the places from ``at`` on."""
+        ...
+
+
+@runtime_checkable
 class OutputCollector(Protocol):
     """A source that learns from whole answers."""
 

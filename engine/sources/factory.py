@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 
 from ..request import Request
 from .base import Source
+from .medusa import MedusaSource
 from .ngram import NgramSource
 from .prediction import PredictionSource
 from .recycle import RecycleSource, TopTable
 from .request_sources import RequestSources
 from .suffix import RecentOutputs, SuffixSource
 
-SOURCES = ("ngram", "prediction", "suffix", "recycle")
+MEDUSA = MedusaSource.name
+SOURCES = ("ngram", "prediction", "suffix", MEDUSA, "recycle")
 _MAX_OWNERS = 64  # whose shared memory is kept; the least recent go first
 
 
@@ -46,6 +48,8 @@ class SourceFactory:
         if "suffix" in names and not own:
             outputs = self._of(request.cache_salt).outputs
             sources.append(SuffixSource(outputs, len(request.prompt_token_ids)))
+        if MEDUSA in names:
+            sources.append(MedusaSource())
         if "recycle" in names:
             sources.append(RecycleSource(TopTable() if own else self._of(request.cache_salt).tops))
         return RequestSources(sources)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from .base import Path, TopTokens
+from .growth import grow_paths
 from .rates import Rates
 
 NUM_TOPS = 6  # of the target's tokens kept for each
 _CAPACITY = 1 << 14  # tokens that a table has an entry for
 _PRIORS = (0.45, 0.12, 0.06, 0.04, 0.03, 0.02)  # by rank
-_LEAST = 0.01  # chance of a whole path below which it is not worth saying
 
 
 class TopTable:
@@ -44,25 +44,13 @@ class RecycleSource:
         self._rates = Rates(_PRIORS)
 
     def paths(self, token_ids: SequenceOf[int], max_tokens: int) -> tuple[Path, ...]:
-        """Grows the tree of the ``max_tokens`` likeliest nodes and gives its leaves."""
-        root = Path((token_ids[-1],), ())
-        heap: list[tuple[float, int, Path]] = [(-1.0, 0, root)]
-        leaves: list[Path] = []
-        grown = 0
-        while heap:
-            chance, _, path = heapq.heappop(heap)
-            taken = False
-            if grown <= max_tokens:
-                for rank, token in enumerate(self._table.get(path.tokens[-1])):
-                    rate = self._rates[rank]
-                    if -chance * rate >= _LEAST:
-                        taken = True
-                        grown += 1
-                        longer = Path((*path.tokens, token), (*path.chances, rate))
-                        heapq.heappush(heap, (chance * rate, grown, longer))
-            if not taken and path is not root:
-                leaves.append(Path(path.tokens[1:], path.chances))
-        return tuple(leaves)
+        """Of the tree of the ``max_tokens`` likeliest nodes, the leaves."""
+
+        def children(path: tuple[int, ...]) -> Iterable[tuple[int, float]]:
+            tops = self._table.get(path[-1] if path else token_ids[-1])
+            return ((token, self._rates[rank]) for rank, token in enumerate(tops))
+
+        return grow_paths(children, max_tokens)
 
     def committed(self, token_ids: SequenceOf[int], start: int) -> None:
         """Learn how often each rank was right, from the table as it was before."""

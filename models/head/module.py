@@ -13,17 +13,15 @@ for ``x_(i+1)``, and down a candidate tree it stands in for ``h_i``, which nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kv import KVGeometry
+from .base import Attention, StateHead, output_layer
 from .config import HeadConfig
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``(q [..., N, Hq, D], k [..., N, Hkv, D], v [..., N, Hkv, D]) -> [..., N, Hq, D]``; scale ``D ** -0.5``.
-Keys and values are those of the new tokens; the callable knows the earlier ones and who may see what."""
 
 
 class Norm(nn.RMSNorm):
@@ -34,7 +32,7 @@ class Norm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, weight, self.eps)
 
 
-class HeadModule(nn.Module):
+class HeadModule(StateHead):
     """The layers of a head. It holds no embedding and no output matrix: both are the target's."""
 
     def __init__(self, config: HeadConfig) -> None:
@@ -55,6 +53,23 @@ class HeadModule(nn.Module):
         self.up_proj = nn.Linear(size, width, bias=False)
         self.down_proj = nn.Linear(width, size, bias=False)
         self.norm = Norm(size, eps)
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_positions
+
+    def geometry(self, dtype: torch.dtype) -> KVGeometry:
+        config = self.config
+        dim = config.head_dim
+        return KVGeometry(1, config.num_kv_heads, dim, dim, config.hidden_size, dtype)
+
+    def embedding(self, target: Any) -> nn.Module:
+        shared: nn.Module = target.get_input_embeddings()
+        return shared
+
+    def readout(self, target: Any, vocab_ids: Tensor | None, dtype: torch.dtype) -> nn.Sequential:
+        assert vocab_ids is not None, "a head comes with its draft vocabulary"
+        return nn.Sequential(output_layer(target.get_output_embeddings().weight[vocab_ids].to(dtype)))
 
     def forward(
         self, token_embeddings: Tensor, hidden: Tensor, positions: Tensor, attention: Attention

@@ -22,9 +22,14 @@ def resolve(spec: str, *, offline: bool = False) -> Path:
     """
     if spec == DEFAULT:
         return prepare_default(offline=offline)
+    return check_folder(locate(spec, offline=offline))
+
+
+def locate(spec: str, *, offline: bool = False) -> Path:
+    """The same, whatever the folder holds: what drafts with the target's own tokenizer has none."""
     path = Path(spec).expanduser()
     if path.is_dir():
-        return check_folder(path.absolute())
+        return path.absolute()
     if path.is_file():
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path} is a file, but not a GGUF file; name a model's folder or a .gguf file")
@@ -33,7 +38,7 @@ def resolve(spec: str, *, offline: bool = False) -> Path:
         raise ModelError(
             f"there is no file or folder {spec!r}, and it is not a hub id (owner/name) or {DEFAULT!r} either"
         )
-    return check_folder(_from_hub(spec, offline=offline))
+    return _from_hub(spec, offline=offline)
 
 
 def check_folder(folder: Path) -> Path:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor
+from transformers import LlamaConfig
 
 from resispec.engine.build import LoadedDraft
 from resispec.engine.drawing import Drawing
@@ -29,8 +30,11 @@ from resispec.engine.verifiers import table
 from resispec.engine.verifiers.base import Decision, Proposal, TargetLaw
 from resispec.engine.verifiers.resispec import ResiSpecVerifier
 from resispec.engine.verifiers.resispec_tree import ResiSpecTreeVerifier
+from resispec.models.eagle.config import EAGLE3, EagleConfig
+from resispec.models.eagle.module import EagleModule
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
+from resispec.models.medusa import MedusaHeads
 
 from .truncation import truncated
 
@@ -48,6 +52,14 @@ def draft(tiny: Any, kind: str) -> LoadedDraft:
     if kind == "model":
         return LoadedDraft(256, model=tiny.model(7, vocab_size=V, num_hidden_layers=1))
     torch.manual_seed(3)
+    if kind == "medusa":
+        return LoadedDraft(256, medusa=MedusaHeads(3, 1, 32, V).requires_grad_(False).eval())
+    if kind == "eagle3":
+        layer = LlamaConfig(hidden_size=32, intermediate_size=64, num_attention_heads=4, vocab_size=V)
+        eagle = EagleConfig(EAGLE3, layer, False, 32, (0, 1, 1), None)
+        module = EagleModule(eagle, own_embedding=True, own_output=4, fuse_bias=False)
+        module.requires_grad_(False).eval()
+        return LoadedDraft(256, head=module, vocab_ids=torch.tensor([0, 1, 2, 4]))
     config = HeadConfig(32, 4, 2, 8, 64, 1e4, 1e-6, 256, 4, TargetFingerprint("tiny", V, 32, "0", (0.0,)))
     head = HeadModule(config).requires_grad_(False).eval()
     return LoadedDraft(256, head=head, vocab_ids=torch.tensor([0, 1, 2, 4]))  # 3 is never drafted
@@ -278,6 +290,16 @@ def test_joint_law_with_known_candidates(
         max_tree_nodes=nodes,
         max_tree_depth=depth,
         max_num_seqs=32,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 2500), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_joint_law_of_public_heads(tiny: Any, kind: str) -> None:
+    engine = tiny.engine(
+        target(tiny), draft(tiny, kind), num_ids=V, max_tree_nodes=7, max_tree_depth=3, max_num_seqs=32
     )
     joint = exact_joint(target(tiny), SamplingParams())
     assert p_value(sample(tiny, engine, {"temperature": 1.0}, 2500), joint) > FALSE_ALARM
