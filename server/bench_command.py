@@ -81,7 +81,7 @@ def bench(
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Sizes of trees in a sweep (default: 2,4,8,12,16).",
+            help="Candidates of all trees; in a sweep their sizes (default: 2,4,8,12,16).",
             show_default=False,
             rich_help_panel=SWEEP,
         ),
@@ -89,7 +89,9 @@ def bench(
     depth: Annotated[
         str | None,
         typer.Option(
-            help="Depths of trees in a sweep (default: 2,3,4).", show_default=False, rich_help_panel=SWEEP
+            help="Drafted levels of all trees; in a sweep their depths (default: 2,3,4).",
+            show_default=False,
+            rich_help_panel=SWEEP,
         ),
     ] = None,
     verifiers: Annotated[
@@ -197,12 +199,17 @@ def bench(
 
 def _here(given: dict[str, Any]) -> Callable[[], bool]:
     from resispec.engine.bench.serving.launch import parse_peer
-    from resispec.engine.bench.settings import BenchSettings, parse_list, sweep_trees
+    from resispec.engine.bench.settings import BenchSettings, Tree, parse_list, sweep_trees
 
     sweep = given.pop("sweep", False)
     nodes, depth = given.pop("nodes", None), given.pop("depth", None)
-    if not sweep and (nodes is not None or depth is not None):
-        raise ConfigError("--nodes and --depth go with --sweep or --verification")
+    if (nodes is None) != (depth is None) and not sweep:
+        raise ConfigError("--nodes and --depth go together, or with --sweep or --verification")
+    if nodes is not None and not sweep:
+        sizes = (
+            _one(parse_list(text, int, name), name)[0] for name, text in (("nodes", nodes), ("depth", depth))
+        )
+        given["tree"] = Tree(*sizes)
     if sweep:
         given["trees"] = sweep_trees(
             parse_list(nodes or "2,4,8,12,16", int, "nodes"), parse_list(depth or "2,3,4", int, "depth")
@@ -279,7 +286,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
 
 def _one(values: tuple[int, ...], name: str) -> tuple[int]:
     if len(values) != 1:
-        raise ConfigError(f"--{name} is one number with --verification", name)
+        raise ConfigError(f"--{name} is one number without --sweep", name)
     return (values[0],)
 
 

@@ -66,12 +66,16 @@ class EngineContender:
         self._speculation = speculation or SpeculationParams()
         self._seeds = seeds
         self._ids = count()
+        self._runs = count()
+        self._salt = ""
 
     def takes(self, workload: Workload) -> bool:  # noqa: ARG002
         return True
 
     def run(self, workload: Workload) -> Measurement:
         engine, tally = self._engine, _Tally()
+        # What sources learn from earlier runs of the same prompts would be the answers themselves.
+        self._salt = f"{self.name} {next(self._runs)}"
         waiting = deque(workload.requests)
         live: set[str] = set()
         intruder = None if workload.intruder is None else self._request(workload.intruder, workload, 2)
@@ -112,7 +116,7 @@ class EngineContender:
             ignore_eos=True,
             seed=number if self._seeds else None,
         )
-        return Request(str(number), prompt, sampling, self._speculation)
+        return Request(str(number), prompt, sampling, self._speculation, cache_salt=self._salt)
 
 
 class _Tally:

@@ -44,7 +44,8 @@ class BenchSettings:
     quantization: str = "none"  # of our own engines' target
     transformers: bool = True
     assisted: bool = False  # transformers' own speculation too
-    trees: tuple[Tree, ...] = ()  # a sweep; empty: the server's own choice of tree
+    trees: tuple[Tree, ...] = ()  # a sweep; empty: one kind of tree
+    tree: Tree | None = None  # that kind, for every request however many run; None: the server's own
     verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
     proposers: tuple[str, ...] = ()  # the same: a proposer, or several with + between them
     modes: tuple[str, ...] = ()  # the same: auto, fixed
@@ -63,6 +64,9 @@ class BenchSettings:
         at_least(min(self.temperature), 0, "temperature")
         at_least(self.tokens, 2, "tokens")  # the first comes from the prompt, the others from decoding
         at_least(self.repeats, 1, "repeats")
+        if self.tree is not None:
+            at_least(self.tree.nodes, 1, "nodes")
+            at_least(self.tree.depth, 1, "depth")
         if self.num_threads is not None:
             at_least(self.num_threads, 1, "num_threads")
         if self.quantization not in QUANTIZATIONS:
@@ -90,8 +94,9 @@ class BenchSettings:
                 "sweep",
                 "trees are compared by themselves; leave out verifiers, proposers and modes",
             ),
+            (self.trees and self.tree, "sweep", "a sweep has trees of its own"),
             (
-                self.peers and self.has_variants,
+                self.peers and (self.has_variants or self.tree),
                 "peer",
                 "servers are measured as they are set up; leave out what is compared within one",
             ),
@@ -133,6 +138,7 @@ class BenchSettings:
     def engine_config(self, max_model_len: int, *, speculates: bool) -> EngineConfig:
         """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
         defaults = EngineConfig(self.target)
+        trees = self.trees or ((self.tree,) if self.tree else ())
         return EngineConfig(
             self.target,
             draft=self.draft if speculates else None,
@@ -142,8 +148,8 @@ class BenchSettings:
             quantization=self.quantization,
             max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
-            max_tree_nodes=max((tree.nodes for tree in self.trees), default=defaults.max_tree_nodes),
-            max_tree_depth=max((tree.depth for tree in self.trees), default=defaults.max_tree_depth),
+            max_tree_nodes=max((tree.nodes for tree in trees), default=defaults.max_tree_nodes),
+            max_tree_depth=max((tree.depth for tree in trees), default=defaults.max_tree_depth),
             prefix_caching=False,
             num_threads=self.num_threads,
             allow_inexact=bool(self.verifiers),  # a comparison may want to see what exactness costs

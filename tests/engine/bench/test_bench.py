@@ -155,7 +155,8 @@ def test_a_long_prompt_comes_into_the_middle(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "4"], "--sweep"),
+        (["--nodes", "4"], "--nodes and --depth go together"),
+        (["--nodes", "4,8", "--depth", "2"], "--nodes is one number"),
         (["--prompts", "poems"], "'poems'"),
         (["--batch", "x"], "batch is 'x'"),
         (["--sweep", "--draft", "none"], "needs a draft"),

@@ -94,6 +94,15 @@ def test_the_tree_asked_for_is_grown_under_load(tiny):
     assert measured.nodes_per_tree == 5
 
 
+def test_no_run_learns_from_the_one_before(tiny):
+    """Sources remember answers, and every run has the same."""
+    engine = tiny.engine(tiny.model(0), proposers=("suffix", "recycle"), max_tree_nodes=8)
+    contender = EngineContender("suffix+recycle", engine)
+    first, second = (contender.run(work(tokens=24)) for _ in range(2))
+    assert first.drafts == second.drafts > 0
+    assert first.deliveries == second.deliveries
+
+
 def test_too_short_a_context_is_no_figure(tiny):
     engine = tiny.engine(tiny.model(0), max_model_len=10)
     contender = EngineContender("plain", engine)

@@ -29,6 +29,10 @@ from resispec.engine.tree import plan_shape
         ({"draft": None, "trees": (Tree(4, 2),)}, "draft"),
         ({"draft": None, "verifiers": ("target",)}, "draft"),
         ({"trees": (Tree(4, 2),), "modes": ("auto",)}, "sweep"),
+        ({"trees": (Tree(4, 2),), "tree": Tree(4, 2)}, "sweep"),
+        ({"tree": Tree(0, 2)}, "nodes"),
+        ({"tree": Tree(4, 0)}, "depth"),
+        ({"peers": (Peer("vllm", "python"),), "tree": Tree(4, 2)}, "peer"),
         ({"modes": ("often",)}, "modes"),
         ({"draft": None, "proposers": ("draft+ngram",)}, "proposers"),
         ({"peers": (Peer("vllm", "python"),), "proposers": ("ngram",)}, "peer"),
@@ -46,6 +50,11 @@ def test_files_need_a_folder(tmp_path):
     BenchSettings(json=tmp_path / "figures.json")
     with pytest.raises(ConfigError, match="cannot be written"):
         BenchSettings(json=tmp_path / "missing" / "figures.json")
+
+
+def test_one_tree_for_all():
+    config = BenchSettings(tree=Tree(9, 3), proposers=("draft",)).engine_config(256, speculates=True)
+    assert (config.max_tree_nodes, config.max_tree_depth) == (9, 3)
 
 
 def test_lists():
