@@ -96,7 +96,7 @@ def test_the_tree_asked_for_is_grown_under_load(tiny):
 
 def test_no_run_learns_from_the_one_before(tiny):
     """Sources remember answers, and every run has the same."""
-    engine = tiny.engine(tiny.model(0), proposers=("suffix", "recycle"), max_tree_nodes=8)
+    engine = tiny.engine(tiny.model(0), proposers=("suffix", "recycle"), baseline_probe_share=0.0)
     contender = EngineContender("suffix+recycle", engine)
     first, second = (contender.run(work(tokens=24)) for _ in range(2))
     assert first.drafts == second.drafts > 0
