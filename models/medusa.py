@@ -44,7 +44,8 @@ class MedusaHeads(nn.Module):
 
     def tops(self, states: Tensor, count: int, num_ids: int) -> Tensor:
         """Every head's ``count`` best tokens below ``num_ids``: ``[n, H]`` -> ``[n, K, count]`` int64."""
-        return self(states)[..., :num_ids].topk(count, dim=-1).indices
+        logits: Tensor = self(states)[..., :num_ids]
+        return logits.topk(count, dim=-1).indices
 
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels."""

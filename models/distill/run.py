@@ -53,8 +53,7 @@ def distill(settings: DistillSettings, console: Console) -> Path:
     _prepare_work(settings)
     folder = resolve(settings.target, offline=settings.offline)
     target, tokenizer = load_causal(folder, device=device, dtype=dtype, attn_implementation="sdpa")
-    output_matrix = target.get_output_embeddings().weight
-    _check_linear_logits(target, output_matrix)
+    output_matrix = _output_matrix(target)
 
     train_set, held_out_set = split_held_out(_documents(settings, target, tokenizer, console))
     train_store = extract_features(target, train_set, settings.work / "training", console, str(folder))
@@ -168,17 +167,26 @@ def _documents(settings: DistillSettings, target: Any, tokenizer: Any, console: 
 
 
 @torch.inference_mode()
-def _check_linear_logits(target: Any, output_matrix: Tensor) -> None:
-    """A draft is compared by the output matrix alone, so logits must be that product and nothing more."""
-    ids = torch.arange(8, device=target.device)[None]
-    hidden = target.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+def _output_matrix(target: Any) -> Tensor:
+    """What reads the target's last hidden states. Raises ModelError where they cannot be had, or where
+    logits are not that product and nothing more: a draft is compared by it alone.
+    """
+    name, ids = type(target).__name__, torch.arange(8, device=target.device)[None]
+    layer = target.get_output_embeddings()
+    hidden = getattr(target.get_decoder()(input_ids=ids, use_cache=False), "last_hidden_state", None)
+    if not isinstance(hidden, Tensor) or not isinstance(getattr(layer, "weight", None), Tensor):
+        raise ModelError(
+            f"{name} gives no access to its hidden states and its output matrix, which a draft is trained on"
+        )
+    matrix: Tensor = layer.weight
     logits = target(input_ids=ids, use_cache=False).logits.float()
-    difference = (logits - (hidden @ output_matrix.T).float()).abs().max()
+    difference = (logits - (hidden @ matrix.T).float()).abs().max()
     if bool(difference > 0.02 * logits.abs().max()):
         raise ModelError(
-            f"{type(target).__name__} scales, caps or shifts its logits, which the training of a draft "
+            f"{name} scales, caps or shifts its logits, which the training of a draft "
             "cannot follow; serve it with a draft model of its family, or with --draft none"
         )
+    return matrix
 
 
 def _device(name: str) -> torch.device:

@@ -147,6 +147,22 @@ def test_a_target_that_scales_its_logits_is_refused(data: Path, tmp_path: Path) 
         distill(settings(scaled, tmp_path, data=(data,)), QUIET)
 
 
+def test_a_target_without_access_to_its_states_is_refused(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LlamaForCausalLM, "get_output_embeddings", lambda _: None)
+    with pytest.raises(ModelError, match="LlamaForCausalLM gives no access to its hidden states"):
+        distill(settings(folder, tmp_path, data=(data,)), QUIET)
+    assert not (tmp_path / "head").exists()
+
+
+def test_an_empty_corpus_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ModelError, match="needs at least two different prompts"):
+        distill(settings(folder, tmp_path, data=(tmp_path / "empty.jsonl",)), QUIET)
+    assert not (tmp_path / "head").exists()
+
+
 def test_a_head_is_trained_further(folder: Path, data: Path, tmp_path: Path) -> None:
     settings = DistillSettings(target=str(folder), out=tmp_path / "first", data=(data,), steps=2, vocab=20)
     first, _ = load_head(distill(settings, QUIET))
