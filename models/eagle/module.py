@@ -93,11 +93,13 @@ class EagleModule(StateHead):
         """
         if not self.is_eagle3:
             x = self.fc(torch.cat([token_embeddings, hidden], dim=-1))
-            return self.layer(x, x, positions, attention)
+            states: Tensor = self.layer(x, x, positions, attention)
+            return states
         normed = self.layer.hidden_norm(hidden)
         residual = normed if self.config.norm_before_residual else hidden
         x = torch.cat([self.layer.input_layernorm(token_embeddings), normed], dim=-1)
-        return self.layer(x, residual, positions, attention)
+        states = self.layer(x, residual, positions, attention)
+        return states
 
 
 class _Layer(nn.Module):
