@@ -91,14 +91,13 @@ class EagleModule(StateHead):
         """``token_embeddings [N, H]`` of ``x_i``, ``hidden [N, H]`` one position earlier, ``positions [N]``
         int64 -> ``g [N, H]``.
         """
-        if not self.is_eagle3:
-            x = self.fc(torch.cat([token_embeddings, hidden], dim=-1))
-            states: Tensor = self.layer(x, x, positions, attention)
-            return states
-        normed = self.layer.hidden_norm(hidden)
-        residual = normed if self.config.norm_before_residual else hidden
-        x = torch.cat([self.layer.input_layernorm(token_embeddings), normed], dim=-1)
-        states = self.layer(x, residual, positions, attention)
+        if self.is_eagle3:
+            normed = self.layer.hidden_norm(hidden)
+            residual = normed if self.config.norm_before_residual else hidden
+            x = torch.cat([self.layer.input_layernorm(token_embeddings), normed], dim=-1)
+        else:
+            x = residual = self.fc(torch.cat([token_embeddings, hidden], dim=-1))
+        states: Tensor = self.layer(x, residual, positions, attention)
         return states
 
 
