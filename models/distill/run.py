@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ..base import ModelError
+from ..device import find_device
 from ..files import write_whole
 from ..head.module import HeadModule
 from ..load import load_causal, read_facts, resolve
@@ -48,7 +49,7 @@ def distill(settings: DistillSettings, console: Console) -> Path:
         seed=settings.seed,
         save_minutes=settings.save_minutes,
     )
-    device = _device(settings.device)
+    device = find_device(settings.device)
     dtype = torch.float32 if settings.dtype == "float32" else torch.bfloat16
     _prepare_work(settings)
     folder = resolve(settings.target, offline=settings.offline)
@@ -187,18 +188,6 @@ def _output_matrix(target: Any) -> Tensor:
             "cannot follow; serve it with a draft model of its family, or with --draft none"
         )
     return matrix
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ModelError(f"device is {name!r}; auto, cpu, cuda and cuda:N are known") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device is {name!r}, but no CUDA device is there; --device cpu works")
-    return device
 
 
 def _covered(documents: list[Document], vocab_ids: Tensor) -> float:
