@@ -36,6 +36,8 @@ def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
     target, draft = load_pair(config)
     if draft is None:
         raise ConfigError("--pair needs a draft; give one with --draft")
+    if draft.medusa is not None:
+        raise ConfigError("--pair needs a draft that has a law to draw from; Medusa heads only name tokens")
     tokenizer = load_tokenizer(Path(target.path))
     prompts = [list(prompt) for name in _PROMPT_SETS for prompt in encode_prompts(tokenizer, name)]
     per_prompt = -(-settings.positions // len(prompts))

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor
 
+from resispec.engine.audit import pair
+from resispec.engine.audit.settings import PairSettings
 from resispec.engine.build import LoadedDraft
 from resispec.engine.config import ConfigError
 from resispec.engine.request import Request, SamplingParams, SpeculationParams
@@ -180,3 +183,9 @@ def test_heads_are_needed_for_their_proposer(tiny: Any) -> None:
     draft = LoadedDraft(256, model=tiny.model(7, num_hidden_layers=1))
     with pytest.raises(ConfigError, match="'medusa' needs Medusa heads"):
         tiny.engine(tiny.model(0), draft, proposers=("draft", "medusa"))
+
+
+def test_an_audit_of_laws_refuses_them(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair, "load_pair", lambda _: (None, random_heads(tiny)))
+    with pytest.raises(ConfigError, match="Medusa heads only name tokens"):
+        pair.audit_pair(PairSettings(), Console(quiet=True))

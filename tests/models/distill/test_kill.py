@@ -44,12 +44,8 @@ def folder(target: LlamaForCausalLM, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def settings(folder: Path, out: Path, **changes: Any) -> DistillSettings:
-    return DistillSettings(
-        target=str(folder / "tiny"),
-        out=out,
-        data=(folder / "text.jsonl",),
-        **{"steps": STEPS, "vocab": 12, "dtype": "float32", "device": "cpu"} | changes,
-    )
+    values: dict[str, Any] = {"steps": STEPS, "vocab": 12, "dtype": "float32", "device": "cpu"} | changes
+    return DistillSettings(target=str(folder / "tiny"), out=out, data=(folder / "text.jsonl",), **values)
 
 
 def start(folder: Path, out: Path) -> "subprocess.Popen[bytes]":

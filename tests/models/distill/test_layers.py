@@ -75,7 +75,7 @@ def test_another_layout_and_tied_weights(store: FeatureStore) -> None:
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
-    target = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=16, n_layer=3, n_head=2, n_positions=64))
+    target: Any = GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=16, n_layer=3, n_head=2, n_positions=64))
     target.transformer.h = torch.nn.Sequential(*target.transformer.h)
     with pytest.raises(ModelError, match="GPT2LMHeadModel keeps no list of its 3 layers"):
         fewer_layers(target, (0, 2))

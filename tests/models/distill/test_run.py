@@ -217,13 +217,13 @@ def test_a_small_model_is_served_as_a_draft(
     engine = assemble(config, *load_pair(config))
     engine.add(Request("a", (3, 1, 4), SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)))
     tokens: list[int] = []
+    drafted = 0
     while engine.has_work:
         for output in engine.step().outputs:
             tokens += output.token_ids
-            last = output
-    assert last.metrics is not None
-    assert last.metrics.speculation is not None
-    assert last.metrics.speculation.num_draft_tokens > 0
+            if output.metrics is not None and output.metrics.speculation is not None:
+                drafted = output.metrics.speculation.num_draft_tokens
+    assert drafted > 0
     ids = target.generate(torch.tensor([[3, 1, 4]]), max_new_tokens=20, do_sample=False, eos_token_id=None)
     assert tokens == ids[0, 3:].tolist()
     resumed = distill(dataclasses.replace(run, steps=6, resume=True), QUIET)

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCAB, HIDDEN, LAYERS = 40, 32, 8
 HEADS, KV_HEADS, DIM, WIDTH = 4, 2, 8, 48
-LAYER_SIZES = {
+LAYER_SIZES: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "intermediate_size": WIDTH,
     "num_attention_heads": HEADS,
@@ -108,7 +108,7 @@ def tensors_of(shape: Shape) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(5)
 
     def random(*sizes: int) -> Tensor:
-        return torch.randn(*sizes, generator=generator) * sizes[-1] ** -0.5
+        return torch.randn(*sizes, generator=generator).mul(float(sizes[-1]) ** -0.5)
 
     size = shape.own_embedding if shape.own_embedding and shape.eagle3 else HIDDEN
     read = 2 * size if shape.eagle3 else size
@@ -173,7 +173,9 @@ def make_target() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(**{**LAYER_SIZES, "num_hidden_layers": LAYERS, "initializer_range": 0.2})
     config.bos_token_id, config.eos_token_id = 0, 1
-    return LlamaForCausalLM(config).requires_grad_(False).eval()
+    model = LlamaForCausalLM(config)
+    model.requires_grad_(False).eval()
+    return model
 
 
 @pytest.fixture

@@ -75,7 +75,8 @@ class Reference:
         normed = norm(x, get(f"{name}.post_attention_layernorm.weight"))
         gate = normed @ get(f"{name}.mlp.gate_proj.weight").T
         up = normed @ get(f"{name}.mlp.up_proj.weight").T
-        return x + (gate * gate.sigmoid() * up) @ get(f"{name}.mlp.down_proj.weight").T
+        out: Tensor = x + (gate * gate.sigmoid() * up) @ get(f"{name}.mlp.down_proj.weight").T
+        return out
 
     def rotate(self, x: Tensor) -> Tensor:
         frequencies = 500.0 ** -(torch.arange(0, 8, 2) / 8)
@@ -119,7 +120,7 @@ class Served:
 
         first: tokens of the text that the draft runs in a step of their own.
         """
-        kv_start, scored = 5, []
+        kv_start, scored, last = 5, [], torch.empty(0)
         for start, stop in ((0, first), (first, len(text))):
             inputs = chunk_inputs(text[start:stop], start, torch.device("cpu"), kv_start)
             self.target.forward(inputs)
