@@ -75,8 +75,7 @@ class Reference:
         normed = norm(x, get(f"{name}.post_attention_layernorm.weight"))
         gate = normed @ get(f"{name}.mlp.gate_proj.weight").T
         up = normed @ get(f"{name}.mlp.up_proj.weight").T
-        out: Tensor = x + (gate * gate.sigmoid() * up) @ get(f"{name}.mlp.down_proj.weight").T
-        return out
+        return x + (gate * gate.sigmoid() * up) @ get(f"{name}.mlp.down_proj.weight").T
 
     def rotate(self, x: Tensor) -> Tensor:
         frequencies = 500.0 ** -(torch.arange(0, 8, 2) / 8)
@@ -87,7 +86,8 @@ class Reference:
 
     def score(self, states: Tensor) -> Tensor:
         if not self.shape.eagle3:
-            return states @ self.target.lm_head.weight.T
+            matrix: Tensor = self.target.lm_head.weight
+            return states @ matrix.T
         own = norm(states, self.tensors["norm.weight"]) @ self.tensors["lm_head.weight"].T
         if "d2t" not in self.tensors:
             return own
