@@ -213,7 +213,9 @@ def test_a_small_model_is_served_as_a_draft(
     ):
         assert part in card
     assert "| 2 |" not in card
-    config = EngineConfig(str(folder), draft=str(out), device="cpu", dtype="float32", max_model_len=64)
+    config = EngineConfig(
+        str(folder), draft=str(out), device="cpu", dtype="float32", max_model_len=64, num_threads=1
+    )
     engine = assemble(config, *load_pair(config))
     engine.add(Request("a", (3, 1, 4), SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)))
     tokens: list[int] = []

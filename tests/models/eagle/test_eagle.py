@@ -184,6 +184,7 @@ def test_every_shape_is_served(
         dtype="float32",
         max_model_len=64,
         max_tree_nodes=8,
+        num_threads=1,
     )
     engine = assemble(config, *load_pair(config))
     assert any("public EAGLE head" in note for note in engine.info.notes)
