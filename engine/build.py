@@ -22,6 +22,7 @@ from .budget.costs import MeasuredCosts, reference_costs
 from .budget.meter import SpeedMeter
 from .config import QUANTIZATIONS, ConfigError, EngineConfig
 from .cost.measure import Limits
+from .cost.prefill import PrefillCosts
 from .cost.start import Pair, cost_key, start_costs
 from .cost.table import CostTable
 from .engine import Engine
@@ -145,10 +146,12 @@ def assemble(
         step_costs,
         reference_costs(device.type),
     )
+    prefill = PrefillCosts(costs)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.batched_tokens,
+            max_prefill_seconds=config.max_prefill_ms / 1e3,
             max_model_len=plan.max_model_len,
             max_tree_nodes=config.max_tree_nodes,
             max_tree_depth=config.max_tree_depth,
@@ -157,12 +160,14 @@ def assemble(
         ),
         kv,
         controller,
+        prefill,
     )
     runner = Runner(
         target_step,
         memories,
         proposer,
         costs,
+        prefill,
         keeps_draft_rows=not keep_hidden,
         num_ids=target.num_ids,
         eos_token_ids=eos_token_ids,
@@ -243,6 +248,8 @@ def _check_config(config: EngineConfig, device: torch.device) -> None:
         value = getattr(config, name)
         if value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more", name)
+    if not config.max_prefill_ms > 0:
+        raise ConfigError(f"max_prefill_ms is {config.max_prefill_ms}; it must be above 0", "max_prefill_ms")
     if config.batched_tokens < config.tree_rows:
         raise ConfigError(
             f"max_num_batched_tokens is {config.batched_tokens}, but {config.max_num_seqs} requests with "

@@ -26,6 +26,7 @@ class EngineConfig:
     max_model_len: int | None = None  # tokens; None: the model's own context
     kv_memory: int | None = None  # bytes for the KV memory of both models together
     max_num_batched_tokens: int | None = None  # rows of one target forward; None: trees and a good chunk
+    max_prefill_ms: float = 50.0  # that prompts may add to a step in which others decode
     verifier: str = "resispec"
     allow_inexact: bool = False  # let requests choose verifiers that do not keep the target's law
     speculation: SpeculationMode = SpeculationMode.FIXED

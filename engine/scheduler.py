@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
 
 from .budget.base import Choice, Off, View
 from .budget.controller import Controller
 from .budget.ladder import kind_of, shape_of
+from .cost.prefill import PrefillCosts, StepLoad
 from .known_tree import NOTHING_KNOWN, KnownTree
 from .kv.extents import Move
 from .kv.memory_manager import KVManager
@@ -33,6 +35,7 @@ _HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing 
 class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_prefill_seconds: float  # for prompts, in a step in which others decode
     max_model_len: int
     max_tree_nodes: int
     max_tree_depth: int
@@ -90,7 +93,8 @@ class StepPlan:
 class _Draft:
     """A plan in the making."""
 
-    budget: int
+    budget: int  # tokens
+    prefill_seconds: float | None = None  # left for prompts; None: nobody decodes, who would wait for them
     moves: list[Move] = field(default_factory=list)
     items: list[PlannedSequence] = field(default_factory=list)
     preempted: int = 0
@@ -98,14 +102,26 @@ class _Draft:
     cache_hits: int = 0
     off: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def takes_prompts(self) -> bool:
+        return self.budget > 0 and (self.prefill_seconds is None or self.prefill_seconds > 0)
+
+    @property
+    def load(self) -> StepLoad:
+        rows = sum(item.num_tokens + item.num_nodes for item in self.items)
+        return StepLoad(rows, sum(item.length + item.num_nodes for item in self.items))
+
 
 class Scheduler:
     """Holds who waits and who runs. Rows are the manager's; tokens are the sequences'."""
 
-    def __init__(self, config: SchedulerConfig, kv: KVManager, controller: Controller) -> None:
+    def __init__(
+        self, config: SchedulerConfig, kv: KVManager, controller: Controller, prefill: PrefillCosts
+    ) -> None:
         self.config = config
         self.kv = kv
         self._controller = controller
+        self._prefill = prefill
         self.running: list[Sequence] = []
         self._waiting: list[tuple[tuple[int, float], int, Sequence]] = []
         self._tick = count()
@@ -135,7 +151,8 @@ class Scheduler:
         self.running.sort(key=lambda sequence: sequence.order)
         decoding = [sequence for sequence in self.running if sequence.is_decoding]
         prefilling = [sequence for sequence in self.running if not sequence.is_decoding]
-        prompts = min(draft.budget, sum(sequence.remaining for sequence in prefilling))
+        draft.prefill_seconds = self._prefill_seconds(len(decoding), len(prefilling))
+        prompts = self._likely_rows(decoding, prefilling, draft)
         views = [self._view(sequence, len(decoding)) for sequence in decoding]
         for sequence, view, choice in zip(
             decoding, views, self._controller.plan(views, prompts), strict=True
@@ -172,18 +189,39 @@ class Scheduler:
         draft.budget -= 1 + item.num_nodes
 
     def _plan_prefill(self, sequence: Sequence, draft: _Draft) -> None:
-        if sequence.entry is None or draft.budget <= 0:
+        if sequence.entry is None or not draft.takes_prompts:
             return
         # After a preemption the last token waits for its own step, with its tree.
         left = sequence.remaining - (1 if sequence.num_output else 0)
         chunk = min(left, draft.budget)
         if sequence.reusable_rows is not None:
             chunk = min(chunk, _SCORED_ROWS)
+        load = draft.load
+        if draft.prefill_seconds is not None:
+            chunk = self._prefill.fitting(chunk, sequence.target_rows, load, draft.prefill_seconds)
+            draft.prefill_seconds -= self._prefill.chunk_seconds(chunk, sequence.target_rows, load)
         if not self._ensure(sequence, sequence.target_rows + chunk, draft, preempt=True):
             return
         item = PlannedSequence(sequence, chunk, None, self._prompt_catch_up(sequence, chunk))
         draft.items.append(item)
         draft.budget -= chunk
+
+    def _prefill_seconds(self, num_decoding: int, num_prefilling: int) -> float | None:
+        """Time for prompts in a step: the more of them wait for each that decodes, the longer it may wait."""
+        if not num_decoding:
+            return None
+        waiting = min(len(self._waiting), self.config.max_num_seqs - num_decoding - num_prefilling)
+        return self.config.max_prefill_seconds * max(1.0, (num_prefilling + waiting) / num_decoding)
+
+    def _likely_rows(
+        self, decoding: SequenceOf[Sequence], prefilling: SequenceOf[Sequence], draft: _Draft
+    ) -> int:
+        """Rows of prompts that are likely to share the step, guessed before its trees are chosen."""
+        rows = min(draft.budget, sum(sequence.remaining for sequence in prefilling))
+        if draft.prefill_seconds is None or not rows:
+            return rows
+        load = StepLoad(len(decoding), sum(len(sequence.token_ids) for sequence in decoding))
+        return self._prefill.fitting(rows, prefilling[0].target_rows, load, draft.prefill_seconds)
 
     def _prompt_catch_up(self, sequence: Sequence, chunk: int) -> int:
         """Prompt tokens that the draft runs beside a chunk: all that the target has run, or none."""
@@ -197,7 +235,7 @@ class Scheduler:
         """Admit in order; but who has the prompt of one that is being computed waits, to copy its rows."""
         later = []
         computed = {sequence.prompt_key for sequence in self.running if _computes_prompt(sequence)}
-        while self._waiting and len(self.running) < self.config.max_num_seqs and draft.budget > 0:
+        while self._waiting and len(self.running) < self.config.max_num_seqs and draft.takes_prompts:
             sequence = self._waiting[0][2]
             if sequence.prompt_key in computed and self._is_worth_waiting(sequence):
                 later.append(heapq.heappop(self._waiting))

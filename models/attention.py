@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .base import ModelError, StepInputs
 from .kv import KVMemory
+from .prompt_attention import PromptAttention
 from .runs import Run, plan_runs
 
 ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": transformers would treat it so
@@ -47,6 +48,7 @@ class StepContext(CacheShape):
         self.memory = memory
         self.inputs = inputs
         self._runs: dict[tuple[int | None, int], tuple[Run, ...]] = {}
+        self._prompts = PromptAttention()
         self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -81,6 +83,10 @@ class StepContext(CacheShape):
         for run in runs:
             count, length = run.count, run.length
             own = query[run.start : run.start + count * length]
+            if run.in_blocks:
+                keys, values = self.memory.read(layer, run)
+                outputs.append(self._prompts.attend(own, keys[0], values[0], scaling))
+                continue
             folded = own.reshape(count, length, kv_heads, groups, key_dim).permute(0, 2, 3, 1, 4)
             attended = F.scaled_dot_product_attention(
                 folded.reshape(count, kv_heads, groups * length, key_dim),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .base import Segment, StepInputs
+from .prompt_attention import LEAST_ROWS, LEAST_TOKENS, can_attend_in_blocks
 
 _GATHERED_LENGTH = 8  # tokens of a segment, at most: longer ones have enough work for a call of their own
 _GATHERED_ROWS = 1 << 15  # of one call: what is gathered takes memory
@@ -35,6 +36,7 @@ class Run:
     kv_length: int  # rows every segment is padded to
     rows: Tensor | None  # [count * kv_length] int64: gathered KV rows. None: the slice at kv_start
     bias: Tensor | None  # [count, 1, groups * length, kv_length]: 0 or -inf. None: everything is seen
+    in_blocks: bool = False  # a chunk of a prompt, causal, without a bias: `PromptAttention`'s
 
 
 def plan_runs(inputs: StepInputs, window: int | None, groups: int, dtype: torch.dtype) -> tuple[Run, ...]:
@@ -62,6 +64,8 @@ def _run(
     segments: Sequence[Segment], positions: Tensor, window: int | None, groups: int, dtype: torch.dtype
 ) -> Run:
     first = segments[0]
+    if _in_blocks(first, positions.device, window, dtype):
+        return Run(first.start, 1, first.length, first.kv_start, first.kv_length, None, None, in_blocks=True)
     longest = max(segment.kv_length for segment in segments)
     visible = [_visible(segment, positions, window) for segment in segments]
     rows = bias = None
@@ -78,6 +82,13 @@ def _run(
             own.zero_() if mask is None else own.masked_fill_(mask, 0.0)
         bias = bias.repeat(1, 1, groups, 1)
     return Run(first.start, len(segments), first.length, first.kv_start, longest, rows, bias)
+
+
+def _in_blocks(segment: Segment, device: torch.device, window: int | None, dtype: torch.dtype) -> bool:
+    """Whether a segment, which is longer than those that share a call, is a causal chunk for blocks."""
+    sees_all = window is None or segment.kv_length <= window
+    is_large = segment.length >= LEAST_TOKENS and segment.kv_length >= LEAST_ROWS
+    return is_large and segment.mask is None and sees_all and can_attend_in_blocks(device, dtype)
 
 
 def _visible(segment: Segment, positions: Tensor, window: int | None) -> Tensor | None:

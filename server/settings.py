@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -137,6 +138,16 @@ class ServerSettings(BaseSettings):
             json_schema_extra=MEMORY,
         ),
     ] = None
+    max_prefill_ms: Annotated[
+        float,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Milliseconds that prompts may add to a step in which other requests decode; more "
+            "where more of them wait than decode.",
+            json_schema_extra=MEMORY,
+        ),
+    ] = 50.0
     kv_memory: Annotated[
         Annotated[ByteSize, Field(gt=0)] | None,
         BeforeValidator(_auto),
@@ -373,28 +384,14 @@ class ServerSettings(BaseSettings):
     def engine_config(self) -> EngineConfig:
         """The engine's part of the settings."""
         draft = self.draft or "default"  # to the engine, that is none where no draft goes with the target
-        return EngineConfig(
-            target=self.target,
-            draft=None if draft == "none" else draft,
-            device=self.device,
-            dtype=self.dtype,
-            quantization=self.quantization,
-            max_num_seqs=self.max_num_seqs,
-            max_model_len=self.max_model_len,
-            kv_memory=None if self.kv_memory is None else int(self.kv_memory),
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            speculation=SpeculationMode(self.speculation),
-            proposers=tuple(dict.fromkeys(self.proposer)),
-            baseline_probe_share=self.baseline_probe_share,
-            verifier=self.verifier,
-            allow_inexact=self.allow_inexact,
-            max_tree_nodes=self.max_tree_nodes,
-            max_tree_depth=self.max_tree_depth,
-            max_step_nodes=self.max_step_nodes,
-            prefix_caching=self.prefix_caching,
-            num_threads=self.num_threads,
-            offline=self.offline,
-        )
+        differing: dict[str, Any] = {
+            "draft": None if draft == "none" else draft,
+            "kv_memory": None if self.kv_memory is None else int(self.kv_memory),
+            "speculation": SpeculationMode(self.speculation),
+            "proposers": tuple(dict.fromkeys(self.proposer)),
+        }
+        names = {field.name for field in fields(EngineConfig)} - differing.keys()
+        return EngineConfig(**{name: getattr(self, name) for name in names}, **differing)
 
 
 def config_path(flags: Mapping[str, Any]) -> Path | None:

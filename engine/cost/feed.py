@@ -8,6 +8,7 @@ from typing import Protocol
 from resispec.models.base import Segment
 
 from ..tree import TreeShape
+from .prefill import PrefillCosts
 from .table import CostTable
 
 
@@ -24,10 +25,11 @@ class Drafted(Protocol):
     def shape(self) -> TreeShape | None: ...
 
 
-def feed_target(table: CostTable, segments: Sequence[Segment], seconds: float) -> None:
+def feed_target(table: CostTable, prefill: PrefillCosts, segments: Sequence[Segment], seconds: float) -> None:
     """One forward of the target."""
     tokens = sum(segment.length for segment in segments)
-    table.observe_target(tokens, sum(segment.kv_length for segment in segments), seconds)
+    context = sum(segment.kv_length for segment in segments)
+    table.observe_target(tokens, context, prefill.observe(segments, seconds))
 
 
 def feed_draft(table: CostTable, items: Sequence[Drafted], seconds: float) -> None:

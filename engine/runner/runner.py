@@ -16,6 +16,7 @@ from resispec.models.kv import KVMemory
 from resispec.models.medusa import MedusaHeads
 
 from ..cost.feed import feed_draft, feed_target
+from ..cost.prefill import PrefillCosts
 from ..cost.table import CostTable
 from ..known_tree import NOTHING_KNOWN
 from ..kv.extents import Extent, Move
@@ -56,6 +57,7 @@ class Runner:
         memories: SequenceOf[KVMemory],
         proposer: Proposer | None,
         costs: CostTable,
+        prefill: PrefillCosts,
         *,
         keeps_draft_rows: bool,
         num_ids: int,
@@ -65,7 +67,7 @@ class Runner:
     ) -> None:
         """memories: of the target and, if there is one, the draft, row for row the same.
 
-        costs: learns from every step.
+        costs, prefill: learn from every step.
         keeps_draft_rows: the draft's rows of kept candidates are worth keeping. A head's are not: it
         ran them on its own guesses of the target's states, and runs them again on the true ones.
         num_ids: token ids from here on do not exist.
@@ -75,6 +77,7 @@ class Runner:
         self._memories = tuple(memories)
         self._proposer = proposer
         self.costs = costs
+        self._prefill = prefill
         self.keeps_draft_rows = keeps_draft_rows
         self._num_ids = num_ids
         self._eos = eos_token_ids
@@ -118,7 +121,7 @@ class Runner:
         scored = prompt_logprobs(logits[:, : self._num_ids], items, len(batch.node_owner))
         clock.mark()
         draft_seconds, verify_seconds, sample_seconds = clock.seconds()
-        feed_target(self.costs, batch.inputs.segments, verify_seconds)
+        feed_target(self.costs, self._prefill, batch.inputs.segments, verify_seconds)
         feed_draft(self.costs, drafts, draft_seconds)
         return RunResult(
             tuple(outcomes),

@@ -8,10 +8,12 @@ import random
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs
 from resispec.models.kv import KVGeometry, KVMemory
+from resispec.models.prompt_attention import PromptAttention
 from resispec.models.runs import plan_runs
 
 CPU = torch.device("cpu")
@@ -85,6 +87,7 @@ SHAPES = {
     "tokens of unlike lengths": [(1, 90, False), (1, 5, False), (1, 4, False), (1, 80, False)],
     "trees": [(5, 20, True), (5, 22, True), (3, 20, True), (3, 9, True)],
     "everything": [(12, 20, False), (1, 8, False), (1, 9, False), (4, 9, True), (4, 10, True), (9, 18, True)],
+    "long chunks": [(40, 300, False), (1, 8, False), (170, 256, False), (33, 270, True)],
 }
 
 
@@ -93,11 +96,42 @@ SHAPES = {
 def test_attention(name: str, window: int | None) -> None:
     rng = random.Random(name)
     torch.manual_seed(1)
-    memory = memory_of(300)
-    inputs = step_of(rng, SHAPES[name], 300)
+    memory = memory_of(900)
+    inputs = step_of(rng, SHAPES[name], 900)
     query = torch.randn(inputs.token_ids.shape[0], KV_HEADS * GROUPS, KEY_DIM)
     ours = StepContext(memory, inputs).attend(query, 0, 0.5, window)
     torch.testing.assert_close(ours, dense(query, memory, inputs, window), rtol=1e-5, atol=1e-5)
+
+
+def test_long_chunks_are_attended_in_blocks() -> None:
+    inputs = step_of(random.Random(0), [(32, 256, False), (31, 400, False), (40, 255, False)], 1000)
+    for window, expected in ((None, [True, False, False]), (255, [False] * 3), (256, [True, False, False])):
+        runs = plan_runs(inputs, window, GROUPS, torch.bfloat16)
+        assert [run.in_blocks for run in runs] == expected
+        assert all(run.in_blocks == (run.bias is None) for run in runs)
+    assert not any(run.in_blocks for run in plan_runs(inputs, None, GROUPS, torch.float64))
+
+
+@pytest.mark.parametrize("length", [32, 128, 129, 300])
+def test_blocks_round_no_more_than_eager_attention(length: int) -> None:
+    """In bfloat16, on a memory that held other numbers, against the same numbers in float64."""
+    torch.manual_seed(length)
+    total = length + 77
+    query = torch.randn(length, 6, 64).bfloat16()
+    keys, values = (torch.randn(total, 2, 64).bfloat16().transpose(0, 1) for _ in range(2))
+    blocks = PromptAttention()
+    blocks.attend(query, keys + 3, values, 1.0)
+    ours = blocks.attend(query, keys, values, 0.3).double()
+
+    past = torch.arange(total) <= torch.arange(total - length, total)[:, None]
+    keys, values = (part.repeat_interleave(3, 0) for part in (keys, values))
+    exact = scaled_dot_product_attention(
+        query.transpose(0, 1).double(), keys.double(), values.double(), attn_mask=past, scale=0.3
+    )
+    scores = (query.transpose(0, 1) @ keys.transpose(1, 2) * 0.3).masked_fill(~past, float("-inf"))
+    eager = scores.softmax(-1, dtype=torch.float32).bfloat16() @ values
+    error = (ours - exact.transpose(0, 1)).norm()
+    assert error < 1.05 * (eager - exact).norm() < 0.03 * exact.norm()
 
 
 def test_other_requests_rows_do_not_reach_a_gathered_one() -> None:

@@ -73,6 +73,7 @@ def test_every_engine_setting_is_passed_on():
         "max_model_len": 100,
         "kv_memory": 12345,
         "max_num_batched_tokens": 64,
+        "max_prefill_ms": 20.0,
         "speculation": "auto",
         "baseline_probe_share": 0.2,
         "verifier": "target",
