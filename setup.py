@@ -21,6 +21,6 @@ setup(
     package_data={
         "": ["py.typed"],
         "resispec.models": ["assets/**"],
-        "resispec.server": ["page/**"],
+        "resispec.server": ["page/**", "templates/**"],
     },
 )

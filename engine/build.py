@@ -157,6 +157,7 @@ def assemble(
             max_tree_depth=config.max_tree_depth,
             draft_positions=draft.context if draft else 0,
             sources=bool(config.sources),
+            draft_reads_target=keep_hidden,
         ),
         kv,
         controller,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from .block import end_block
 from .budget.controller import Controller
 from .budget.meter import PlainStep, SpeedMeter
 from .detokenizer import IncrementalDetokenizer
@@ -30,14 +31,13 @@ from .outputs import (
 )
 from .request import Request, RequestError, SpeculationMode
 from .runner.runner import Runner, RunResult
-from .runner.trace import with_texts
+from .runner.trace import with_forced, with_texts
 from .runner.verify import Outcome
 from .sampling.uniforms import stream_key
 from .scheduler import PlannedSequence, Scheduler, StepPlan
 from .sequence import Sequence
 from .sources.factory import SourceFactory
 from .stats import StepTally, request_metrics
-from .stops import cut_block
 from .text_decoder import TextDecoder
 from .tree import DRAFT
 from .validate import check_request, limit_notes
@@ -158,6 +158,8 @@ class Engine:
                 assert sequence.constraint is not None
                 if sequence.mode is not SpeculationMode.OFF and self._scheduler.config.speculates:
                     sequence.sources = sequence.sources.behind(GrammarSource(sequence.constraint))
+                    # The log-probabilities of a token come from the step that it is drawn in.
+                    sequence.runs_ahead = sequence.request.sampling.logprobs is None
                 self._scheduler.add(sequence)
                 continue
             usage, reason = self._usage(sequence), FinishReason.ERROR
@@ -211,7 +213,7 @@ class Engine:
         self._share_time(items, result)
         self._runner.keep(
             [
-                (item.sequence, outcome.slots)
+                (item, outcome.slots)
                 for item, outcome in zip(items, result.outcomes, strict=True)
                 if outcome is not None and not outcome.bad
             ]
@@ -246,18 +248,17 @@ class Engine:
     ) -> RequestOutput:
         """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
         sequence = item.sequence
-        sampling = sequence.request.sampling
         room = self.info.max_model_len - len(sequence.token_ids)
-        cut = cut_block(outcome.tokens, sampling, self.info.eos_token_ids, sequence.num_output, room)
-        if sequence.constraint is not None:
-            cut = cut.complete(sequence.constraint.commit(outcome.tokens[: cut.num_tokens]))
+        most = self._scheduler.config.max_forced_tokens
+        block = end_block(sequence, outcome.tokens, self.info.eos_token_ids, room, most)
+        cut = block.cut
         began = time.perf_counter()
-        piece = sequence.detokenizer.push(outcome.tokens[: cut.num_text_tokens])
+        piece = sequence.detokenizer.push(block.tokens[: cut.num_text_tokens])
         text, reason = piece.text, cut.finish_reason
-        tokens = outcome.tokens[: cut.num_tokens]
+        tokens = block.tokens[: cut.num_tokens]
         stopped: int | str | None = cut.stop_reason
         if piece.stop is not None:
-            tokens, reason, stopped = outcome.tokens[: piece.num_tokens], FinishReason.STOP, piece.stop
+            tokens, reason, stopped = block.tokens[: piece.num_tokens], FinishReason.STOP, piece.stop
         elif reason is not None:
             text += sequence.detokenizer.finish()
         tally.detokenise_seconds += time.perf_counter() - began
@@ -280,7 +281,10 @@ class Engine:
         sequence.target_rows = ran + len(slots)
         before = len(sequence.token_ids)
         sequence.token_ids += tokens
-        sequence.sources.committed(sequence.token_ids, before, outcome.tops, outcome.ahead)
+        sequence.num_forced = block.num_forced(tokens)
+        sequence.tally.num_forced += sequence.num_forced
+        ahead = () if sequence.num_forced else outcome.ahead  # which is of the places behind the drawn token
+        sequence.sources.committed(sequence.token_ids, before, outcome.tops, ahead)
         self._declare(sequence, tokens)
         tally.residual_underflow += outcome.underflow
         tally.delivered(sequence, len(tokens), now)
@@ -299,7 +303,8 @@ class Engine:
             output = self._finish(sequence, output, tally, now)
         if outcome.trace is None or sequence.trace_decoder is None:
             return output
-        return replace(output, trace=(with_texts(outcome.trace, tokens, sequence.trace_decoder),))
+        trace = with_forced(outcome.trace, block.tokens[block.num_drawn :])
+        return replace(output, trace=(with_texts(trace, tokens, sequence.trace_decoder),))
 
     def _observe(self, sequence: Sequence, item: PlannedSequence, path: SequenceOf[int]) -> None:
         """Tell the controller what became of what the draft added, unless known candidates hid that."""

@@ -37,6 +37,7 @@ class SpeculationMetrics:
     num_draft_tokens: int = 0  # candidates verified by the target, over all trees
     num_spec_tokens: int = 0  # most candidates one path could have kept, over all steps
     num_accepted_draft_tokens: int = 0
+    num_forced_tokens: int = 0  # that the answer's form forced: taken without a candidate
     acceptance_histogram: tuple[int, ...] = ()  # [a]: steps that kept a candidates
     accepted_by_depth: tuple[int, ...] = ()  # [d]: candidates kept at depth d + 1
     proposed_by_depth: tuple[int, ...] = ()  # [d]: steps that had candidates at depth d + 1

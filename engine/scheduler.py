@@ -28,6 +28,7 @@ from .verifiers.table import VERIFIERS
 
 _SCORED_ROWS = 256  # of a prompt whose log-probabilities are wanted, in one step: each costs a row of logits
 _WORTH_WAITING = 32  # tokens of a prompt that another request is computing; fewer are computed again
+_MAX_FORCED = 32  # tokens that a grammar runs ahead by
 _HEADROOM = 128  # rows taken beyond the prompt at admission, so that a growing answer seldom moves
 
 
@@ -41,16 +42,24 @@ class SchedulerConfig:
     max_tree_depth: int
     draft_positions: int  # 0: there is no draft
     sources: bool = False  # there are sources of known candidates
+    draft_reads_target: bool = False  # it drafts only behind tokens that the target has run
 
     @property
     def speculates(self) -> bool:
         return self.sources or self.draft_positions > 0
 
+    @property
+    def max_forced_tokens(self) -> int:
+        """Tokens that a grammar may run ahead by: with as many for everybody a step is still not too long."""
+        share = self.max_num_batched_tokens // self.max_num_seqs
+        return max(0, min(_MAX_FORCED, share - 1 - self.max_tree_nodes))
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSequence:
     sequence: Sequence
-    num_tokens: int  # committed tokens to run: 1 while decoding, a chunk while prefilling
+    num_tokens: int  # committed tokens to run: a chunk while prefilling; while decoding the last one, and
+    # before it those that were forced
     tree: CandidateTree | None  # candidates behind the last token
     catch_up: int = 0  # without drafted candidates: tokens that the draft runs of those it has missed
 
@@ -184,9 +193,9 @@ class Scheduler:
             return
         if off is not None and tree is None:
             draft.off[off] += 1
-        item = PlannedSequence(sequence, 1, tree, catch_up)
+        item = PlannedSequence(sequence, sequence.remaining, tree, catch_up)
         draft.items.append(item)
-        draft.budget -= 1 + item.num_nodes
+        draft.budget -= item.num_tokens + item.num_nodes
 
     def _plan_prefill(self, sequence: Sequence, draft: _Draft) -> None:
         if sequence.entry is None or not draft.takes_prompts:
@@ -327,6 +336,8 @@ class Scheduler:
         # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
         room = self.config.draft_positions - length
         drafts = sequence.drafts and self.config.draft_positions > 0
+        if self.config.draft_reads_target and sequence.num_forced:
+            drafts = False  # also where the forced tokens have been run since: a seed's tree may not tell
         off = None
         if self.config.speculates and sequence.mode is SpeculationMode.OFF:
             off = Off.REQUEST
@@ -352,6 +363,7 @@ class Scheduler:
             drawing=verifier.drawing,
             shares_nodes=verifier.shares_nodes,
             known=known,
+            forced=sequence.remaining - 1,
         )
 
     def _known(self, sequence: Sequence, max_depth: int, max_nodes: int, batch: int) -> KnownTree:

@@ -40,6 +40,7 @@ class SpeculationTally:
     overhead_seconds: float = 0.0
     plain_seconds: float = 0.0  # that plain decoding would have taken for the tokens after the first
     num_decoded: int = 0  # these tokens
+    num_forced: int = 0  # tokens that a grammar forced
     num_measured: int = 0  # those whose plain time comes from plain steps of the same batch size
 
     def decoded(self, step: PlainStep, count: int) -> None:
@@ -91,6 +92,7 @@ class SpeculationTally:
             plain_ms=self.plain_seconds * 1e3,
             num_decoded_tokens=self.num_decoded,
             num_measured_tokens=self.num_measured,
+            num_forced_tokens=self.num_forced,
         )
 
 
@@ -134,6 +136,8 @@ class Sequence:
     trace_decoder: TextDecoder | None = None  # gives each token its text, where a trace was asked for
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of token 1 and on, if asked for
     constraint: Constraint | None = None  # what its tokens are restricted to, after those it has
+    runs_ahead: bool = False  # tokens that its grammar forces are taken at once
+    num_forced: int = 0  # of its last tokens: forced ones behind the last that was drawn
 
     prompt_key: tuple[str, int] = field(init=False)  # equal for equal prompts that may share their rows
 
@@ -154,7 +158,7 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens the target has still to run; 1 while decoding."""
+        """Tokens the target has still to run; while decoding 1, and those that were forced."""
         return len(self.token_ids) - self.target_rows
 
     @property
@@ -162,7 +166,7 @@ class Sequence:
         """The next step is one with a tree. The first token comes with the prompt's last chunk, never
         from a tree, and one that was preempted goes on with the tree it would have had.
         """
-        return self.num_output > 0 and self.remaining == 1
+        return self.num_output > 0 and self.remaining <= 1 + self.num_forced
 
     def scored_positions(self, count: int) -> range:
         """Which of the next ``count`` tokens to run have logits that score a prompt token."""

@@ -12,6 +12,7 @@ TAIL = "tail"  # drawn from the draft's law
 CORRECTION = "correction"  # drawn from what the tests left of the target's law
 BONUS = "bonus"  # drawn from the target's law after a path that was kept to its end
 TARGET = "target"  # drawn from the target's law in a step without a tree
+FORCED = "forced"  # the only token that the answer's form allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class TraceToken:
 
     token_id: int
     text: str  # what it completed of the answer's text; may be empty
-    origin: str  # its candidate's, else CORRECTION, BONUS or TARGET
+    origin: str  # its candidate's, else CORRECTION, BONUS, TARGET or FORCED
     p: float  # the target's probability
-    drawn: float | None  # the last token's probability in the law it was drawn from; None: a candidate
+    drawn: float | None  # its probability in the law it was drawn from; None: a candidate, or forced
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypedDict, TypeVar, cast
 
+import jinja2
 import tokenizers
 
+from resispec.engine.config import ConfigError
 from resispec.engine.text_decoder import TextDecoder
 
+from .chat_template import read_template
 from .errors import invalid
 from .schemas.validators import is_unicode
 from .token_strings import TokenStrings
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 LONG_TEXT = 4096  # characters; tokenising this many takes about a millisecond
 
@@ -47,14 +53,32 @@ class Tokenizer(Protocol):
     ) -> Any: ...
 
 
-def load_tokenizer(path: str) -> Tokenizer:
-    """The tokenizer in the model folder ``path``. Slow: imports transformers."""
+def load_tokenizer(path: str, chat_template: str | None = None) -> Tokenizer:
+    """The tokenizer in the model folder ``path``. Slow: imports transformers.
+
+    chat_template: see `read_template`; None: the model's own. Raises ConfigError for one that is no Jinja.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     # The context is checked per request, with an answer; the tokenizer would only log a warning.
     tokenizer.model_max_length = 1 << 60
+    if chat_template is not None:
+        tokenizer.chat_template = read_template(chat_template)
+        _check_template(tokenizer, chat_template)
     return cast(Tokenizer, tokenizer)
+
+
+def _check_template(tokenizer: Any, source: str) -> None:
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    except jinja2.TemplateSyntaxError as exc:
+        raise ConfigError(
+            f"chat_template: {source} is not a Jinja template: line {exc.lineno}: {exc.message}",
+            "chat_template",
+        ) from exc
+    except Exception as exc:  # noqa: BLE001  a template may refuse what it likes, with any exception
+        _log.warning("the chat template %s refuses a message of a user: %s", source, exc)
 
 
 class LayoutFields(Protocol):

@@ -80,6 +80,7 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
         num_draft_tokens=sum(part.num_draft_tokens for part in parts),
         num_spec_tokens=sum(part.num_spec_tokens for part in parts),
         num_accepted_draft_tokens=sum(part.num_accepted_draft_tokens for part in parts),
+        num_forced_tokens=sum(part.num_forced_tokens for part in parts),
         acceptance_histogram=_add([part.acceptance_histogram for part in parts]),
         accepted_by_depth=_add([part.accepted_by_depth for part in parts]),
         proposed_by_depth=_add([part.proposed_by_depth for part in parts]),
@@ -105,6 +106,7 @@ def _speculation_body(parts: Sequence[SpeculationMetrics]) -> SpeculationBody:
         num_draft_tokens=total.num_draft_tokens,
         num_accepted_draft_tokens=total.num_accepted_draft_tokens,
         num_spec_tokens=total.num_spec_tokens,
+        num_forced_tokens=total.num_forced_tokens,
         acceptance_by_depth=[
             accepted / max(1, proposed)
             for accepted, proposed in zip_longest(

@@ -21,6 +21,7 @@ from pydantic_settings import (
 from resispec.engine.config import DEFAULT, DEFAULT_NAME, EngineConfig
 from resispec.engine.request import SpeculationMode
 
+from .chat_template import readable_template
 from .keys import read_keys
 
 ENV_PREFIX = "RESISPEC_"
@@ -97,6 +98,15 @@ class ServerSettings(BaseSettings):
             json_schema_extra=MODEL,
         ),
     ] = []
+    chat_template: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        AfterValidator(readable_template),
+        Field(
+            description="In place of the model's own chat template: a Jinja file, or 'hermes', ChatML with "
+            "tools, which suits the default model.",
+            json_schema_extra=MODEL,
+        ),
+    ] = None
     device: Annotated[
         str,
         Field(

@@ -57,6 +57,7 @@ class View:
     drawing: Drawing
     shares_nodes: bool
     known: KnownTree = NOTHING_KNOWN  # what is verified beside what is drafted
+    forced: int = 0  # tokens that are run before the last one, in the same step
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Controller:
         """One step's trees. prompt_tokens: rows of prompts that are likely to share the step."""
         known = sum(view.known.num_nodes for view in views)
         load = Load(
-            rows=len(views) + prompt_tokens + known,
+            rows=len(views) + sum(view.forced for view in views) + prompt_tokens + known,
             context=sum(view.length for view in views) + prompt_tokens + known,
             sampling=len(views),
             tokens=len(views) + sum(view.known.expected_tokens for view in views),
@@ -227,6 +227,8 @@ class Controller:
     def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
         with_trees = [view for view, choice in zip(views, plan, strict=True) if _has_tree(view, choice)]
+        if any(view.forced for view in views):
+            return False  # the step would be none of plain decoding's
         if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
             return False
         return self._baseline_probes.is_due(len(views))

@@ -59,6 +59,7 @@ class SpeedMeter:
         batch, context = len(decoding), sum(item.length for item in decoding)
         prompts = [item for item in items if not item.decodes]
         rows = batch + sum(item.num_tokens for item in prompts)
+        forced = sum(item.num_tokens - 1 for item in decoding)
         prompt_seconds = 0.0
         if prompts:
             with_prompts = self._costs.target_seconds(rows, context + sum(item.length for item in prompts))
@@ -67,9 +68,10 @@ class SpeedMeter:
             batch=batch,
             context=context,
             rows=rows,
-            real=_load(items, rows, batch),
+            real=_load(items, rows + forced, batch),
             is_plain=bool(batch)
             and not prompts
+            and not forced
             and all(item.tree is None and not item.catch_up for item in items),
             seconds=self._baseline.seconds(batch, context) if batch else 0.0,
             prompt_seconds=prompt_seconds,

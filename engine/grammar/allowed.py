@@ -18,5 +18,8 @@ class AllowedTokens:
     def allowed(self, path: tuple[int, ...]) -> PackedSet:  # noqa: ARG002
         return self._packed
 
+    def forced(self, max_tokens: int) -> tuple[int, ...]:  # noqa: ARG002
+        return ()
+
     def commit(self, token_ids: Sequence[int]) -> int | None:  # noqa: ARG002
         return None

@@ -33,6 +33,13 @@ class Constraint(Protocol):
         """
         ...
 
+    def forced(self, max_tokens: int) -> tuple[int, ...]:
+        """Tokens that must follow the committed output one after the other, ``max_tokens`` at most.
+
+        Where the answer may end, or must, nothing is forced.
+        """
+        ...
+
     def commit(self, token_ids: Sequence[int]) -> int | None:
         """Take tokens as output, and say after how many of them nothing may follow; None: it goes on."""
         ...
@@ -48,3 +55,13 @@ def pack(token_ids: Sequence[int], vocab_size: int) -> PackedSet:
     flags = np.zeros(8 * packed_width(vocab_size), dtype=np.uint8)
     flags[np.asarray(token_ids, dtype=np.int64)] = 1
     return np.packbits(flags, bitorder="little")
+
+
+def few_members(packed: PackedSet, most: int) -> list[int]:
+    """The members of a set of ``most`` ids or fewer, ascending; none of a larger one."""
+    (used,) = packed.nonzero()
+    if used.size > most:
+        return []
+    bits = np.unpackbits(packed[used, None], axis=1, bitorder="little")
+    byte, bit = bits.nonzero()
+    return (8 * used[byte] + bit).tolist() if byte.size <= most else []

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ..sources.base import Path
-from .base import Constraint, PackedSet
+from .base import Constraint, few_members
 
 _MAX_CHOICES = 4  # tokens of a node that are all worth being candidates
 _LEAST = 0.05  # chance of a path below which it is not followed any further
@@ -32,7 +30,7 @@ class GrammarSource:
             tokens, chances, chance = open_ends.pop()
             following: list[int] = []
             if len(tokens) < max_tokens and chance >= _LEAST:
-                following = _few(self._constraint.allowed(tokens))
+                following = few_members(self._constraint.allowed(tokens), _MAX_CHOICES)
             if not following and tokens:
                 found.append((chance, Path(tokens, chances)))
             share = 1 / max(1, len(following))
@@ -43,12 +41,3 @@ class GrammarSource:
     def committed(self, token_ids: Sequence[int], start: int) -> None:
         """The constraint is told by the engine."""
 
-
-def _few(packed: PackedSet) -> list[int]:
-    """The members of a small set; none of a large one."""
-    (used,) = packed.nonzero()
-    if used.size > _MAX_CHOICES:
-        return []
-    bits = np.unpackbits(packed[used, None], axis=1, bitorder="little")
-    byte, bit = bits.nonzero()
-    return (8 * used[byte] + bit).tolist() if byte.size <= _MAX_CHOICES else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from llguidance import LLMatcher
 
-from .base import PackedSet, packed_width
+from .base import PackedSet, few_members, packed_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,15 @@ class GrammarState:
         if found is None:
             found = self._known[path] = self._mask() if self._go_to(path) else self._everything
         return found
+
+    def forced(self, max_tokens: int) -> tuple[int, ...]:
+        path: tuple[int, ...] = ()
+        while len(path) < max_tokens:
+            members = few_members(self.allowed(path), 1)
+            if not members or members[0] in self._eos:
+                break
+            path += (members[0],)
+        return path
 
     def commit(self, token_ids: Sequence[int]) -> int | None:
         self._go_to(())

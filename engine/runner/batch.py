@@ -1,9 +1,10 @@
 """One forward of the target: prompt chunks, single tokens and candidate trees, packed together.
 
 Tokens are laid out item by item for those without a tree, then tree by tree, group by group; a tree
-takes ``1 + n + t`` tokens, its slots in order. The rows of the logits are the *nodes* of the step: the
-last token of each item that samples without a tree, then all slots of all trees. Behind them come, item
-by item, the prompt positions whose logits are wanted only to score the next token of the prompt.
+takes ``1 + n + t`` tokens, its slots in order. Tokens that a grammar forced before a root stand among the
+items without a tree. The rows of the logits are the *nodes* of the step: the last token of each item that
+samples without a tree, then all slots of all trees. Behind them come, item by item, the prompt positions
+whose logits are wanted only to score the next token of the prompt.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ def build_target_batch(
     scored: list[int] = []
     in_tree = {item for members in group_items for item in members}
     for index, item in enumerate(items):
-        if index in in_tree:
-            continue
         sequence, start = item.sequence, item.sequence.target_rows
+        count = item.num_tokens - (index in in_tree)  # the last one is a tree's root
+        if not count:
+            continue
         kv_start = _kv_start(item)
-        segments.append(Segment(len(ids), item.num_tokens, kv_start, start + item.num_tokens))
-        scored += [len(ids) + position - start for position in sequence.scored_positions(item.num_tokens)]
-        ids += sequence.token_ids[start : start + item.num_tokens]
-        positions += range(start, start + item.num_tokens)
-        rows += range(kv_start + start, kv_start + start + item.num_tokens)
-        if item.samples:
+        segments.append(Segment(len(ids), count, kv_start, start + count))
+        scored += [len(ids) + position - start for position in sequence.scored_positions(count)]
+        ids += sequence.token_ids[start : start + count]
+        positions += range(start, start + count)
+        rows += range(kv_start + start, kv_start + start + count)
+        if item.samples and index not in in_tree:
             owners.append(index)
             wanted.append(len(ids) - 1)
     num_plain = len(wanted)
@@ -68,7 +70,7 @@ def build_target_batch(
     for group, members in zip(groups, group_items, strict=True):
         group_owners.append(len(owners))
         for tree, index in enumerate(members):
-            root = items[index].sequence.target_rows
+            root = items[index].length - 1
             depths = _depths(group, tree)
             slots = len(depths)
             kv_start = _kv_start(items[index])

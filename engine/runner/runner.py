@@ -25,7 +25,6 @@ from ..proposers.base import DraftItem, GrownGroup, Proposer
 from ..proposers.known import KnownOnly, grow_known
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
-from ..sequence import Sequence
 from .ahead import Lookahead
 from .batch import build_target_batch
 from .candidates import gather_candidates
@@ -133,16 +132,16 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def keep(self, kept: SequenceOf[tuple[Sequence, tuple[int, ...]]]) -> None:
+    def keep(self, kept: SequenceOf[tuple[PlannedSequence, tuple[int, ...]]]) -> None:
         """Close ranks: move the rows of kept candidates right behind their roots.
 
-        kept: sequences with the slots kept of their trees, before their ``target_rows`` have moved on.
+        kept: planned sequences with the slots kept of their trees, before their rows have moved on.
         """
         source: list[int] = []
         destination: list[int] = []
-        for sequence, slots in kept:
-            assert sequence.entry is not None
-            root = sequence.entry.extent.start + sequence.target_rows
+        for item, slots in kept:
+            assert item.sequence.entry is not None
+            root = item.sequence.entry.extent.start + item.length - 1
             for place, slot in enumerate(slots, start=1):
                 if slot != place:
                     source.append(root + slot)

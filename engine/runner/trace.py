@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..sampling.draw import Draw
 from ..text_decoder import TextDecoder
-from ..trace import BONUS, CORRECTION, HEAD, TAIL, TARGET, StepTrace, TraceCandidate, TraceToken
+from ..trace import BONUS, CORRECTION, FORCED, HEAD, TAIL, TARGET, StepTrace, TraceCandidate, TraceToken
 from ..tree import CandidateTree
 from ..verifiers.base import Decision, TargetLaw
 from ..verifiers.explain import explain
@@ -68,6 +68,13 @@ def trace_request(
         verifier,
         candidates,
         (*(TraceToken(c.token_id, "", c.origin, c.p, None) for c in kept), end),
+    )
+
+
+def with_forced(step: StepTrace, forced: SequenceOf[int]) -> StepTrace:
+    """The step with tokens behind its own that the answer's form forced."""
+    return replace(
+        step, tokens=step.tokens + tuple(TraceToken(token, "", FORCED, 1.0, None) for token in forced)
     )
 
 

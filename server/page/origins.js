@@ -16,6 +16,7 @@ const KNOWN = {
     style: "bonus",
     text: "drawn from the target's law, for free, after a path that was kept to its end",
   },
+  forced: { name: "forced", style: "source", text: "the only token that the answer's form allowed" },
   target: { name: "target alone", style: "target", text: "drawn from the target's law in a step without a tree" },
 };
 
@@ -26,5 +27,5 @@ export function originOf(origin) {
 
 /** Whether such a token was a candidate in a tree. @param {string} origin */
 export function isCandidate(origin) {
-  return !["correction", "bonus", "target"].includes(origin);
+  return !["correction", "bonus", "target", "forced"].includes(origin);
 }

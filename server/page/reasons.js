@@ -58,13 +58,15 @@ function unreached(candidate, step) {
 /** One sentence about a step. @param {Step} step */
 export function summaryOf(step) {
   const tokens = step.tokens.length;
-  const last = step.tokens[tokens - 1];
-  if (!step.candidates.length) return "A step without a tree: the target drew one token.";
+  const forced = step.tokens.filter((token) => token.origin === "forced").length;
+  const last = step.tokens[tokens - forced - 1];
+  const behind = forced ? ` ${plural(forced, "token")} behind it could be no other.` : "";
+  if (!step.candidates.length) return `A step without a tree: the target drew one token.${behind}`;
   const kept = step.candidates.filter((candidate) => candidate.kept).length;
   const candidates = plural(step.candidates.length, "candidate");
   const end = last.origin === "bonus" ? "then a bonus token" : "then a correction";
   const rest = last.origin === "bonus" || last.origin === "correction" ? `, ${end}` : ", where the answer ends";
-  return `${candidates}, ${kept} kept${rest}: ${plural(tokens, "token")} for one run of the target.`;
+  return `${candidates}, ${kept} kept${rest}: ${plural(tokens, "token")} for one run of the target.${behind}`;
 }
 
 /** @param {number} count @param {string} noun */

@@ -54,6 +54,7 @@ class SpeculationBody(BaseModel):
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     num_spec_tokens: int
+    num_forced_tokens: int  # that the answer's form forced: taken without a candidate
     acceptance_by_depth: list[Figure]  # [d]: share of steps with candidates at depth d + 1 that kept one
     acceptance_by_child: list[Figure]  # [c]: share of kept candidates that were child c of their node
     sources: dict[str, SourceBody]  # by proposer

@@ -131,26 +131,32 @@ def start_server() -> Callable[..., ServerProcess]:
     return start
 
 
-def make_model(folder: Path, noise: float) -> Path:
-    """A random Llama over bytes; with little ``noise``, models much like each other."""
+def make_model(
+    folder: Path, noise: float, *, template: str = TEMPLATE, markers: tuple[str, ...] = (), context: int = 512
+) -> Path:
+    """A random Llama over bytes; with little ``noise``, models much like each other.
+
+    markers: special tokens beside the one that ends an answer.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {character: index for index, character in enumerate(alphabet)} | {"<eos>": 256}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<eos>")
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.add_special_tokens({"additional_special_tokens": list(markers)})
+    tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=257,
+        vocab_size=257 + len(markers),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=context,
         initializer_range=0.15,
         eos_token_id=256,
         bos_token_id=None,
@@ -170,10 +176,59 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(make_model(root / "target", 0.0)), str(make_model(root / "draft", 0.02))
 
 
+MISTRAL = (
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "{% for message in messages %}"
+    "{% if message.role == 'user' %}[INST]{{ message.content }}[/INST]"
+    "{% elif message.role == 'tool' %}[TOOL_RESULTS]{{ message.content }}[/TOOL_RESULTS]"
+    "{% elif message.tool_calls %}[TOOL_CALLS]"
+    "{{ message.tool_calls | map(attribute='function') | list | tojson }}"
+    "{% else %}{{ message.content }}{% endif %}{% endfor %}"
+)
+LLAMA3 = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
+    'Respond in the format {"name": function name, "parameters": arguments}.{% endif %}'
+    "{% for message in messages %}"
+    "{{ 'ipython' if message.role == 'tool' else message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    '{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}{% endfor %}|'
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+TOOL_MODELS: dict[str, dict[str, Any]] = {
+    "hermes": {},  # the server brings the template
+    "mistral": {"template": MISTRAL, "markers": ("[TOOL_CALLS]",)},
+    "llama3": {"template": LLAMA3, "markers": ("<|python_tag|>",)},
+}
+
+
+@pytest.fixture(scope="session")
+def tool_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ServerProcess]]:
+    """Servers of models that write calls in the format named, each started when it is first asked for."""
+    root = tmp_path_factory.mktemp("tool-models")
+    servers: dict[str, ServerProcess] = {}
+
+    def serve(form: str) -> ServerProcess:
+        if form not in servers:
+            target, draft = (
+                str(make_model(root / form / name, noise, context=4096, **TOOL_MODELS[form]))
+                for name, noise in (("target", 0.0), ("draft", 0.02))
+            )
+            own = ("--chat-template", "hermes") if form == "hermes" else ()
+            servers[form] = start(*_tiny_arguments(target, draft), *own)
+        return servers[form]
+
+    yield serve
+    for server in servers.values():
+        assert server.stop() == 0, "".join(server.stderr)
+
+
 @pytest.fixture(scope="session")
 def tiny_arguments(tiny_models: tuple[str, str]) -> tuple[str, ...]:
     """The flags of a small server on the tiny pair."""
-    target, draft = tiny_models
+    return _tiny_arguments(*tiny_models)
+
+
+def _tiny_arguments(target: str, draft: str) -> tuple[str, ...]:
     return (
         *("--target", target, "--draft", draft, "--served-model-name", "tiny", "--dtype", "float32"),
         *("--device", "cpu", "--num-threads", "1", "--kv-memory", "64MiB", "--offline"),

@@ -125,6 +125,53 @@ def test_the_ai_sdk(tiny_server, clients, texts):
     assert result["system"] == texts["system"]
 
 
+SUNNY = [{"sunny": False}, {"sunny": True}]
+
+
+def is_query(query: dict[str, Any]) -> bool:
+    return query.keys() == {"city", "days"} and query["city"] in ("Oslo", "Rome") and 0 < query["days"] < 10
+
+
+def is_city(city: dict[str, Any]) -> bool:
+    return len(city["name"]) <= 6 and set(city["kinds"]) <= {"hot", "cold"}
+
+
+@pytest.mark.parametrize("form", ["hermes", "mistral", "llama3"])
+def test_tools_and_objects_in_node(tool_servers, clients, form):
+    result = in_node(clients, "node_tools.mjs", tool_servers(form).url)
+    for name in ("runner", "runnerStream"):
+        [query] = result[name]["asked"]
+        assert is_query(query)
+        assert result[name]["roles"] == ["user", "assistant", "tool"]
+        assert json.loads(result[name]["messages"][-1]["content"]) in SUNNY
+    assert result["runner"]["asked"] == result["runnerStream"]["asked"]
+    assert result["runnerAgain"]["roles"] == ["user", *["assistant", "tool"] * 2]
+    assert all(map(is_query, result["runnerAgain"]["asked"]))
+    assert is_query(result["parsedCall"])
+    assert is_city(result["parsed"])
+    assert result["parsedStream"] == result["parsed"]
+    for name in ("objects", "objectsOfChat", "objectsOfResponses"):
+        assert result[name]["whole"] == result[name]["stream"] == result["parsed"]
+        assert result[name]["parts"] > 1
+    assert [len(calls) for calls in result["calls"]] == [1, 1]
+    assert all(is_query(call) for calls in result["calls"] for call in calls)
+    assert result["calls"] == result["callsStream"]
+    assert result["given"] == 2 * sum(map(len, result["calls"]))
+
+
+def test_structured_output_of_langchain(tool_servers, clients):
+    result = in_python(clients, "py_langchain_structured.py", tool_servers("hermes").url)
+    for name in ("schema", "strict", "responses", "calling"):
+        answers = result[name]
+        assert answers[0] == answers[1] == answers[2], name
+        assert is_city(answers[0])
+    assert result["schema"] == result["strict"] == result["responses"]
+    [query] = result["called"]
+    assert result["streamed"] == [query]
+    assert result["tools"] == [f"{query['city']} is sunny for {query['days']} days"]
+    assert is_query(result["again"][0])
+
+
 def test_langchain(tiny_server, clients, texts):
     result = in_python(clients, "py_langchain.py", tiny_server.url)
     for name in ("chat", "responses"):

@@ -29,7 +29,11 @@ WORDS = [
     for letters in itertools.product("abc", repeat=length)
     if "cc" not in "".join(letters)
 ]
-SPEC = StructuredSpec("choice", json.dumps(WORDS))
+# With stretches that leave no choice, for which the grammar runs ahead. There is one way to spell each.
+STRETCHES = [
+    first + "ccbc" + middle + "cbcc" + last
+    for first, middle, last in itertools.product(["a", "b", "ca"], ["", "a", "bb"], ["", "c", "bc"])
+]
 
 
 def tokenizer() -> Tokenizer:
@@ -40,7 +44,7 @@ def tokenizer() -> Tokenizer:
     return made
 
 
-def exact_law(model: Any) -> dict[tuple[int, ...], float]:
+def exact_law(model: Any, words: list[str]) -> dict[tuple[int, ...], float]:
     """The probability of every answer; one that can only end is complete without its end token."""
     model.set_attn_implementation("eager")
     law: dict[tuple[int, ...], float] = {}
@@ -48,11 +52,11 @@ def exact_law(model: Any) -> dict[tuple[int, ...], float]:
     while frontier:
         path, mass = frontier.pop()
         text = "".join(SPELLED[token] for token in path)
-        allowed = [t for t, s in enumerate(SPELLED) if any(word.startswith(text + s) for word in WORDS)]
+        allowed = [t for t, s in enumerate(SPELLED) if any(word.startswith(text + s) for word in words)]
         if not allowed:
             law[path] = mass
             continue
-        allowed += [EOS] if text in WORDS else []
+        allowed += [EOS] if text in words else []
         with torch.inference_mode():
             logits = model(input_ids=torch.tensor([[*PROMPT, *path]]), use_cache=False).logits[0, -1]
         shares = torch.softmax(logits[allowed].double(), 0).tolist()
@@ -66,25 +70,34 @@ def exact_law(model: Any) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("verifier", "nodes"),
-    [("resispec", 3), ("resispec", 9), ("resispec-tree", 9), ("without-replacement", 9)],
+    ("words", "verifier", "nodes"),
+    [
+        (WORDS, "resispec", 3),
+        (WORDS, "resispec", 9),
+        (WORDS, "resispec-tree", 9),
+        (WORDS, "without-replacement", 9),
+        (STRETCHES, "resispec", 9),
+        (STRETCHES, "resispec-tree", 3),
+    ],
+    ids=lambda value: "-" if isinstance(value, list) else str(value),
 )
-def test_law_of_answers(tiny: Any, verifier: str, nodes: int) -> None:
+def test_law_of_answers(tiny: Any, words: list[str], verifier: str, nodes: int) -> None:
     target = LoadedTarget(tiny.model(0, vocab_size=5), tokenizer(), "tiny", 256, 5, (EOS,), {})
     draft = LoadedDraft(256, model=tiny.model(7, vocab_size=5, num_hidden_layers=1))
     config = EngineConfig("tiny", draft="tiny", max_tree_nodes=nodes, max_tree_depth=3, max_num_seqs=32)
     engine = assemble(config, target, draft)
+    spec = StructuredSpec("choice", json.dumps(words))
     counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, 4000, 500):
         speculation = SpeculationParams(verifier=verifier)
         requests = [
-            Request(str(i), PROMPT, SamplingParams(structured=SPEC, seed=i), speculation)
+            Request(str(i), PROMPT, SamplingParams(structured=spec, seed=i), speculation)
             for i in range(start, start + 500)
         ]
         ran = tiny.run(engine, requests)
         assert {last.finish_reason for last in ran.last.values()} == {"stop"}
         counts.update(tuple(tokens) for tokens in ran.tokens.values())
-    law = exact_law(tiny.model(0, vocab_size=5))
+    law = exact_law(tiny.model(0, vocab_size=5), words)
     assert abs(sum(law.values()) - 1) < 1e-9
     assert counts.keys() <= law.keys()
     total = counts.total()

@@ -74,10 +74,10 @@ def test_company_and_preemption_change_nothing(
 
 
 def test_an_answer_that_is_cut_says_so(tiny: Any, grammar_engine: Make, characters: Tokenizer) -> None:
-    full = tiny.run(grammar_engine(characters), [request("a", JSON, seed=3)])
+    full = tiny.run(grammar_engine(characters), [request("a", JSON, temperature=0)])
     count = len(full.tokens["a"])
     for limit, reason in ((count - 1, "length"), (count, "stop"), (count + 1, "stop")):
-        ran = tiny.run(grammar_engine(characters), [request("a", JSON, seed=3, max_tokens=limit)])
+        ran = tiny.run(grammar_engine(characters), [request("a", JSON, temperature=0, max_tokens=limit)])
         assert ran.last["a"].finish_reason == reason
         assert full.text["a"].startswith(ran.text["a"])
 
