@@ -17,7 +17,7 @@ from .grammar.allowed import AllowedTokens
 from .grammar.cache import GrammarCache
 from .grammar.compiler import GrammarCompiler
 from .grammar.intake import GrammarIntake
-from .grammar.source import GrammarSource
+from .grammar.slots import form_sources
 from .kv.memory_manager import KVManager
 from .outputs import (
     EngineInfo,
@@ -157,7 +157,8 @@ class Engine:
             if error is None:
                 assert sequence.constraint is not None
                 if sequence.mode is not SpeculationMode.OFF and self._scheduler.config.speculates:
-                    sequence.sources = sequence.sources.behind(GrammarSource(sequence.constraint))
+                    for source in form_sources(sequence.request, sequence.constraint, self._tokenizer):
+                        sequence.sources = sequence.sources.behind(source)
                     # The log-probabilities of a token come from the step that it is drawn in.
                     sequence.runs_ahead = sequence.request.sampling.logprobs is None
                 self._scheduler.add(sequence)

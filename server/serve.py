@@ -67,9 +67,7 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
     with openmp_for_engine():
         client = await EngineProcess.start(settings.engine_config())
     try:
-        tokenizer = await asyncio.to_thread(
-            load_tokenizer, client.info.target_path, settings.chat_template
-        )
+        tokenizer = await asyncio.to_thread(load_tokenizer, client.info.target_path, settings.chat_template)
         app = create_app(client, tokenizer, settings)
         config = uvicorn.Config(
             app,

@@ -18,6 +18,9 @@ class AllowedTokens:
     def allowed(self, path: tuple[int, ...]) -> PackedSet:  # noqa: ARG002
         return self._packed
 
+    def accepts(self, path: tuple[int, ...]) -> bool:
+        return all(self._packed[token >> 3] >> (token & 7) & 1 for token in path)
+
     def forced(self, max_tokens: int) -> tuple[int, ...]:  # noqa: ARG002
         return ()
 

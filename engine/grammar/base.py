@@ -33,6 +33,10 @@ class Constraint(Protocol):
         """
         ...
 
+    def accepts(self, path: tuple[int, ...]) -> bool:
+        """Whether the committed output may go on with ``path``; cheaper than the sets on its way."""
+        ...
+
     def forced(self, max_tokens: int) -> tuple[int, ...]:
         """Tokens that must follow the committed output one after the other, ``max_tokens`` at most.
 

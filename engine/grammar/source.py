@@ -40,4 +40,3 @@ class GrammarSource:
 
     def committed(self, token_ids: Sequence[int], start: int) -> None:
         """The constraint is told by the engine."""
-

@@ -48,6 +48,9 @@ class GrammarState:
             found = self._known[path] = self._mask() if self._go_to(path) else self._everything
         return found
 
+    def accepts(self, path: tuple[int, ...]) -> bool:
+        return self._go_to(path)
+
     def forced(self, max_tokens: int) -> tuple[int, ...]:
         path: tuple[int, ...] = ()
         while len(path) < max_tokens:

@@ -37,7 +37,7 @@ result.runnerStream = await converse((tools) =>
   client.chat.completions.runTools({ ...named, tools, stream: true }),
 );
 result.runnerAgain = await converse((tools) =>
-  client.chat.completions.runTools({ ...required, messages: result.runner.messages, tools }),
+  client.chat.completions.runTools({ ...named, messages: result.runner.messages, tools }),
 );
 
 const parsed = await client.chat.completions.parse({

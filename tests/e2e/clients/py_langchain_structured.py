@@ -8,7 +8,7 @@ from typing import Any, Literal
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 QUESTION = "Weather?"
 
@@ -16,11 +16,11 @@ QUESTION = "Weather?"
 class City(BaseModel):
     """A city and its weather."""
 
+    model_config = ConfigDict(extra="forbid")
     name: str = Field(max_length=6)
     kinds: list[Literal["hot", "cold"]] = Field(max_length=2)
 
 
-@tool
 def weather(city: Literal["Oslo", "Rome"], days: Literal[1, 2, 3]) -> str:
     """How the weather will be."""
     return f"{city} is sunny for {days} days"
@@ -46,13 +46,13 @@ async def structured(chat: ChatOpenAI, method: str, **options: Any) -> list[Any]
 
 
 async def main() -> dict[str, Any]:
-    chat = model()
-    bound = chat.bind_tools([weather], tool_choice="weather")
+    chat, asking = model(), tool(weather)
+    bound = chat.bind_tools([asking], tool_choice="weather", strict=True)
     called = bound.invoke(QUESTION)
     pieces = None
     for piece in bound.stream(QUESTION):
         pieces = piece if pieces is None else pieces + piece
-    answers: list[ToolMessage] = [weather.invoke(call) for call in called.tool_calls]
+    answers: list[ToolMessage] = [asking.invoke(call) for call in called.tool_calls]
     again = bound.invoke([HumanMessage(QUESTION), called, *answers])
     return {
         "schema": await structured(chat, "json_schema"),

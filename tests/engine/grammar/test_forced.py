@@ -1,4 +1,4 @@
-"""Tokens that a grammar forces are taken at once, and everything that may end an answer ends it there, too."""
+"""Tokens that a grammar forces are taken at once, and what may end an answer ends it there, too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from resispec.engine.engine import Engine
+from resispec.engine.outputs import RequestOutput
 from resispec.engine.request import Request, SamplingParams, SpeculationParams, StructuredSpec
+from resispec.engine.trace import StepTrace
 
 Make = Callable[..., Engine]
 
@@ -96,7 +98,7 @@ def test_greedy_text_is_that_of_plain_decoding(
 def test_log_probabilities_are_those_of_all_tokens(tiny: Any, engine: Engine) -> None:
     without = tiny.run(engine, [request("a", temperature=0)])
     engine.add(request("a", temperature=0, logprobs=1))
-    outputs = []
+    outputs: list[RequestOutput] = []
     while engine.has_work:
         outputs += engine.step().outputs
     assert [token for output in outputs for token in output.token_ids] == without.tokens["a"]
@@ -105,8 +107,8 @@ def test_log_probabilities_are_those_of_all_tokens(tiny: Any, engine: Engine) ->
 
 def test_traces_name_what_was_forced(tiny: Any, engine: Engine) -> None:
     asked = replace(request("a", seed=3), speculation=SpeculationParams(trace=True))
-    traces = []
-    texts = []
+    traces: list[StepTrace] = []
+    texts: list[str] = []
     engine.add(asked)
     while engine.has_work:
         for output in engine.step().outputs:
