@@ -37,11 +37,11 @@ class FusedAttention(nn.Module):
         self.qkv_proj = qkv
         self.o_proj = output
         self.norms = nn.ModuleList(norms) if norms else None
-        self._layer = layer
-        self._num_kv_heads = num_kv_heads
-        self._head_dim = head_dim
-        self._scaling = scaling
-        self._window = window
+        self.layer = layer
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.scaling = scaling
+        self.window = window
 
     def forward(
         self,
@@ -50,9 +50,14 @@ class FusedAttention(nn.Module):
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
         """hidden_states: [1, N, H] -> [1, N, H]; position_embeddings: cosines and sines [1, N, head dim]."""
-        step: StepContext = kwargs[STEP_KEYWORD]
-        heads = self.qkv_proj(hidden_states[0]).view(hidden_states.shape[1], -1, self._head_dim)
-        kv_heads = self._num_kv_heads
+        return self.run(hidden_states[0], position_embeddings, kwargs[STEP_KEYWORD])[None], None
+
+    def run(
+        self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor] | None, step: StepContext
+    ) -> Tensor:
+        """hidden: [N, H] -> [N, H]; the step's keys and values are in their KV rows afterwards."""
+        heads = self.qkv_proj(hidden).view(hidden.shape[0], -1, self.head_dim)
+        kv_heads = self.num_kv_heads
         turned, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
         if self.norms is not None:
             query_norm, key_norm = self.norms
@@ -60,10 +65,11 @@ class FusedAttention(nn.Module):
         if position_embeddings is not None:
             cos, sin = step.rotation(*position_embeddings)
             # x cos + rotate_half(x) sin, the sign being in `sin`: half a turn of the axis swaps the halves.
-            turned = torch.addcmul(turned * cos, turned.roll(self._head_dim // 2, -1), sin)
-        step.memory.write(self._layer, step.inputs.rows, turned[:, -kv_heads:], values)
-        attended = step.attend(turned[:, :-kv_heads], self._layer, self._scaling, self._window)
-        return self.o_proj(attended.flatten(1)[None]), None
+            turned = torch.addcmul(turned * cos, turned.roll(self.head_dim // 2, -1), sin)
+        step.memory.write(self.layer, step.inputs.rows, turned[:, -kv_heads:], values)
+        attended = step.attend(turned[:, :-kv_heads], self.layer, self.scaling, self.window)
+        output: Tensor = self.o_proj(attended.flatten(1))
+        return output
 
 
 def fused_attentions(

@@ -16,12 +16,12 @@ class FusedMLP(nn.Module):
         super().__init__()
         self.gate_up_proj = gate_up
         self.down_proj = down
-        self._activation = activation
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H]."""
         gate, up = self.gate_up_proj(x.reshape(-1, x.shape[-1])).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(self._activation(gate) * up)
+        out: Tensor = self.down_proj(self.activation(gate) * up)
         return out.view(x.shape)
 
 

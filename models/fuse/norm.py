@@ -20,17 +20,17 @@ class FusedRMSNorm(nn.Module):
         """weight: [H] float32, what is multiplied with in the end."""
         super().__init__()
         self._shape = (weight.shape[0],)
-        self._eps = eps
-        self._weight = weight
+        self.eps = eps
+        self.weight = weight
         self._twice = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H] of the same dtype."""
         if self._twice is None:
-            return F.rms_norm(x.float(), self._shape, self._weight, self._eps).to(x.dtype)
+            return F.rms_norm(x.float(), self._shape, self.weight, self.eps).to(x.dtype)
         (size,) = self._shape
         both = torch.cat((x, -x), dim=-1)
-        return F.layer_norm(both, (2 * size,), self._twice, None, self._eps)[..., :size]
+        return F.layer_norm(both, (2 * size,), self._twice, None, self.eps)[..., :size]
 
 
 def fused_norms(module: Any) -> list[FusedRMSNorm]:

@@ -21,6 +21,7 @@ from resispec.models.base import StepInputs
 from resispec.models.kv import KVGeometry, KVMemory
 
 from .attention import fused_attentions
+from .layer import fused_layers
 from .mlp import fused_mlps
 from .norm import fused_norms
 
@@ -93,6 +94,12 @@ def _fuse_within(
         if candidates:
             report.differing[kind] += 1
         _fuse_within(part, seen, step, report)
+        if call and (layers := fused_layers(part)):
+            if _same(layers[0], call, geometry.dtype):
+                setattr(parent, name, layers[0].train(part.training))
+                report.fused["layer"] += 1
+            else:
+                report.differing["layer"] += 1
 
 
 def _candidates(part: Any, step: _RecordingStep) -> tuple[str, list[Any]]:

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import (
+    LlamaAttention,
+    LlamaDecoderLayer,
+    LlamaMLP,
+    LlamaRMSNorm,
+)
 
 from resispec.models.causal import CausalModel, chunk_inputs
 from resispec.models.fit import fit
@@ -36,19 +41,19 @@ def parts(model: Any, kind: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("family", "norms", "attentions", "mlps"),
+    ("family", "norms", "attentions", "mlps", "layers"),
     [
-        ("llama", 2 * LAYERS + 1, LAYERS, LAYERS),
-        ("qwen2", 2 * LAYERS + 1, LAYERS, LAYERS),  # biases
-        ("qwen3", 4 * LAYERS + 1, LAYERS, LAYERS),  # norms of heads
-        ("mistral", 2 * LAYERS + 1, LAYERS, LAYERS),  # a window
-        ("phi3", 2 * LAYERS + 1, LAYERS, 0),  # joined in its files
-        ("gemma3_text", 6 * LAYERS + 1, LAYERS, LAYERS),  # one plus the weight, four norms, two rotations
-        ("gpt2", 0, 0, 0),  # nothing of a known kind
+        ("llama", 2 * LAYERS + 1, LAYERS, LAYERS, LAYERS),
+        ("qwen2", 2 * LAYERS + 1, LAYERS, LAYERS, LAYERS),  # biases
+        ("qwen3", 4 * LAYERS + 1, LAYERS, LAYERS, LAYERS),  # norms of heads
+        ("mistral", 2 * LAYERS + 1, LAYERS, LAYERS, LAYERS),  # a window
+        ("phi3", 2 * LAYERS + 1, LAYERS, 0, LAYERS),  # joined in its files
+        ("gemma3_text", 6 * LAYERS + 1, LAYERS, LAYERS, LAYERS),  # one plus the weight, two rotations
+        ("gpt2", 0, 0, 0, 0),  # nothing of a known kind
     ],
 )
 def test_fused_models_give_their_own_logits(
-    tiny: Any, family: str, norms: int, attentions: int, mlps: int
+    tiny: Any, family: str, norms: int, attentions: int, mlps: int, layers: int
 ) -> None:
     model = tiny.model(0, family)
     expected = plain_logits(tiny.model(0, family))
@@ -56,12 +61,18 @@ def test_fused_models_give_their_own_logits(
     assert parts(model, "FusedRMSNorm") == norms
     assert parts(model, "FusedAttention") == attentions
     assert parts(model, "FusedMLP") == mlps
+    assert parts(model, "FusedLayer") == layers
 
 
 class _Scaled(LlamaAttention):
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         output, weights = super().forward(hidden_states, *args, **kwargs)
         return 2 * output, weights
+
+
+class _Halved(LlamaDecoderLayer):
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (super().forward(hidden_states, *args, **kwargs) + hidden_states) / 2
 
 
 class _Shifted(LlamaMLP):
@@ -78,6 +89,7 @@ class _OddRMSNorm(LlamaRMSNorm):
     ("odd", "path", "kind"),
     [
         (_Scaled, "model.layers.1.self_attn", "attention"),
+        (_Halved, "model.layers.1", "layer"),
         (_Shifted, "model.layers.1.mlp", "feed-forward"),
         (_OddRMSNorm, "model.layers.1.input_layernorm", "norm"),
     ],
