@@ -10,6 +10,8 @@ import torch
 from tokenizers import Tokenizer
 
 from resispec.models.causal import CausalModel
+from resispec.models.compiled.compilation import Compilation
+from resispec.models.compiled.state import NOT_COMPILED
 from resispec.models.device import device_for
 from resispec.models.fit import fit, lay_out
 from resispec.models.head.base import StateHead
@@ -71,10 +73,12 @@ def assemble(
     draft: LoadedDraft | None,
     *,
     cost_folder: Path | None = None,
+    compiled_folder: Path | None = None,
 ) -> Engine:
     """Join loaded models into an engine, which changes them: each can be joined once.
 
     cost_folder: where cost tables are kept between starts; None: no measurement, the steps must do.
+    compiled_folder: where compiled layers are; needed with ``compile`` only.
     Raises ConfigError and ModelError.
     """
     model = target.model
@@ -134,6 +138,14 @@ def assemble(
         )
         pair = Pair(target_step, proposer, memories)
         costs = start_costs(cost_folder, cost_key(config, device, modules), pair, limits, device)
+
+    compilation = None
+    if config.compile:
+        assert compiled_folder is not None, "compiled layers need a folder"
+        spare = device_for(device).free_memory() - plan.num_rows * bytes_per_row  # its pages come when used
+        compilation = Compilation(
+            model, geometry, compiled_folder, threads=torch.get_num_threads(), spare_bytes=spare
+        )
 
     eos_token_ids = tuple(token for token in target.eos_token_ids if 0 <= token < target.num_ids)
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
@@ -203,8 +215,10 @@ def assemble(
             sorted(n for n, v in VERIFIERS.items() if not v.exact and n not in refused_verifiers)
         ),
         notes=notes,
+        compilation=compilation.status if compilation is not None else NOT_COMPILED,
     )
-    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, SpeedMeter(step_costs))
+    meter = SpeedMeter(step_costs)
+    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation)
 
 
 def _proposers(config: EngineConfig, draft: LoadedDraft | None) -> tuple[str, ...]:
@@ -230,7 +244,7 @@ def _check_window(config: EngineConfig, *models: Any) -> None:
             )
 
 
-def _check_config(config: EngineConfig, device: torch.device) -> None:
+def _check_weights(config: EngineConfig, device: torch.device) -> None:
     if config.quantization not in QUANTIZATIONS:
         raise ConfigError(
             f"quantization is {config.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
@@ -240,6 +254,18 @@ def _check_config(config: EngineConfig, device: torch.device) -> None:
             f"quantization is {config.quantization}, which works on a CPU only; use none on {device}",
             "quantization",
         )
+    if config.compile and not device_for(device).compiles:
+        raise ConfigError(f"compile works on a CPU only; leave it out on {device}", "compile")
+    if config.compile and config.quantization != "none":
+        raise ConfigError(
+            f"compile does not go with integer weights (quantization {config.quantization}); leave one of "
+            "them out",
+            "compile",
+        )
+
+
+def _check_config(config: EngineConfig, device: torch.device) -> None:
+    _check_weights(config, device)
     for name in config.proposers:
         if name not in (DRAFT, *SOURCES):
             raise ConfigError(

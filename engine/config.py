@@ -22,6 +22,7 @@ class EngineConfig:
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, float32, bfloat16, float16
     quantization: str = "none"  # of the target's weights: one of QUANTIZATIONS
+    compile: bool = False  # the target's layers, in the background
     max_num_seqs: int = 16
     max_model_len: int | None = None  # tokens; None: the model's own context
     kv_memory: int | None = None  # bytes for the KV memory of both models together

@@ -9,6 +9,9 @@ from dataclasses import replace
 
 from tokenizers import Tokenizer
 
+from resispec.models.compiled.compilation import Compilation
+from resispec.models.compiled.state import CompileStatus
+
 from .block import end_block
 from .budget.controller import Controller
 from .budget.meter import PlainStep, SpeedMeter
@@ -58,6 +61,7 @@ class Engine:
         runner: Runner,
         controller: Controller,
         meter: SpeedMeter,
+        compilation: Compilation | None = None,
     ) -> None:
         self.info = info
         self._tokenizer = tokenizer
@@ -66,6 +70,7 @@ class Engine:
         self._runner = runner
         self._controller = controller
         self._meter = meter
+        self._compilation = compilation
         self._sources = SourceFactory()
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
@@ -125,6 +130,7 @@ class Engine:
 
     def step(self) -> StepResult:
         """Run one step for everybody there is room for."""
+        compilation = self._advance_compilation()
         started, began = time.monotonic(), time.perf_counter()
         ended, self._ended = self._ended, []
         tally = StepTally(finished=[stats for _, stats in ended])
@@ -147,7 +153,25 @@ class Engine:
             ("commit", time.perf_counter() - committing - tally.detokenise_seconds),
             ("detokenise", tally.detokenise_seconds),
         )
-        return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
+        return StepResult(tuple(outputs), self._stats(plan, result, tally, phases, compilation))
+
+    def settle(self) -> None:
+        """Wait until the target runs as it is going to: compiled, where that was asked for and can be."""
+        if self._compilation is not None:
+            self._compilation.wait()
+            self._advance_compilation()
+
+    def close(self) -> None:
+        """Give up what is done in the background. Idempotent."""
+        if self._compilation is not None:
+            self._compilation.close()
+
+    def _advance_compilation(self) -> CompileStatus | None:
+        """The compilation's status, if it has changed."""
+        if self._compilation is None or not self._compilation.advance():
+            return None
+        self.info = replace(self.info, compilation=self._compilation.status)
+        return self._compilation.status
 
     def _take_in(self, tally: StepTally) -> list[RequestOutput]:
         """Queue the requests whose grammars are ready; the outputs of those that have none."""
@@ -361,7 +385,12 @@ class Engine:
             item.sequence.tally.overhead_seconds += result.sample_seconds / len(items)
 
     def _stats(
-        self, plan: StepPlan, result: RunResult, tally: StepTally, phases: tuple[tuple[str, float], ...]
+        self,
+        plan: StepPlan,
+        result: RunResult,
+        tally: StepTally,
+        phases: tuple[tuple[str, float], ...],
+        compilation: CompileStatus | None,
     ) -> StepStats:
         usage = self._kv.usage()
         return StepStats(
@@ -382,4 +411,5 @@ class Engine:
             speculation_off=plan.speculation_off,
             residual_underflow=tally.residual_underflow,
             phase_seconds=phases,
+            compilation=compilation,
         )

@@ -34,7 +34,8 @@ DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 def build_engine(config: EngineConfig) -> Engine:
     """Load the pair and build its engine. Raises ConfigError and ModelError."""
-    return assemble(config, *load_pair(config), cost_folder=cache_root() / "costs")
+    root = cache_root()
+    return assemble(config, *load_pair(config), cost_folder=root / "costs", compiled_folder=root / "compiled")
 
 
 def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from resispec.models.compiled.state import NOT_COMPILED, CompileStatus
+
 from .request import SpeculationMode
 from .trace import StepTrace
 
@@ -187,6 +189,7 @@ class StepStats:
     # schedule, draft, verify, sample, commit, detokenise; from an engine in a process of its own also send:
     # handing the step before to the server
     phase_seconds: tuple[tuple[str, float], ...] = ()
+    compilation: CompileStatus | None = None  # where it has changed with this step
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,7 @@ class EngineInfo:
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     inexact_verifiers: tuple[str, ...] = ()  # of ``verifiers``, those that do not keep the target's law
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each
+    compilation: CompileStatus = NOT_COMPILED  # of the target's layers; changes while it is served
 
     @property
     def number_format(self) -> str:

@@ -208,6 +208,8 @@ class EngineProcess:
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
             stream.put(output)
+        if message.stats.compilation is not None:
+            self._info = replace(self._info, compilation=message.stats.compilation)
         for listener in self._listeners:
             listener(message.stats)
 
@@ -267,6 +269,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
         connection.send(engine.info)
         with contextlib.suppress(EOFError, OSError):  # the server is gone
             _serve(engine, connection)
+        engine.close()
 
 
 def _serve(engine: Any, connection: Connection) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .base import ModelError, StepInputs
 from .kv import KVMemory
 from .prompt_attention import PromptAttention
-from .runs import Run, plan_runs
+from .runs import Alone, Run, plan_alone, plan_runs
 
 ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": transformers would treat it so
 STEP_KEYWORD = "resispec_step"
@@ -49,6 +49,7 @@ class StepContext(CacheShape):
         self.inputs = inputs
         self._runs: dict[tuple[int | None, int], tuple[Run, ...]] = {}
         self._prompts = PromptAttention()
+        self._alone: dict[int | None, Alone | None] = {}
         self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -65,6 +66,12 @@ class StepContext(CacheShape):
             found = (cos, cos[0][:, None], signed)  # `cos` itself, so that its id stays taken
             self._rotations[id(cos)] = found
         return found[1], found[2]
+
+    def alone(self, window: int | None) -> Alone | None:
+        """What the only token of a step sees; None for a step of more tokens, or of an unusual one."""
+        if window not in self._alone:
+            self._alone[window] = plan_alone(self.inputs, window)
+        return self._alone[window]
 
     def attend(self, query: Tensor, layer: int, scaling: float, window: int | None) -> Tensor:
         """query: [N, query heads, key dim] -> [N, query heads, value dim].

@@ -56,6 +56,10 @@ class KVMemory:
         # Views, made once: indexing costs as much as a small kernel.
         self._layers = tuple(zip(self.keys, self.values, strict=True))
 
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values: views of [rows, kv heads, dim]."""
+        return self._layers[layer]
+
     def read(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
         """A run's keys and values in a layer: [count, kv heads, kv_length, dim] each."""
         keys, values = self._layers[layer]

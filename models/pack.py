@@ -19,16 +19,16 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._dtype = linear.weight.dtype
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
         bias: Tensor | None = linear.bias
-        self._bias = None if bias is None else bias.detach()
+        self.bias = None if bias is None else bias.detach()
         self._product = torch.ops.mkldnn._linear_pointwise.default  # looked up once, not in every step
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x if x.dim() == 2 else x.reshape(-1, self.in_features)
         if flat.dtype is not self._dtype:
             flat = flat.to(self._dtype)
-        output: Tensor = self._product(flat, self._packed, self._bias, "none", [], "")
+        output: Tensor = self._product(flat, self.weight, self.bias, "none", [], "")
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 

@@ -39,6 +39,26 @@ class Run:
     in_blocks: bool = False  # a chunk of a prompt, causal, without a bias: `PromptAttention`'s
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What the only token of a step sees: the rows from ``kv_start`` on, of which the last is its own."""
+
+    kv_start: int
+    kv_length: int
+    row: Tensor  # [1] int64: its own, counted from kv_start
+
+
+def plan_alone(inputs: StepInputs, window: int | None) -> Alone | None:
+    """None for a step of more tokens than one, or whose token is not the last of its rows."""
+    if len(inputs.segments) != 1 or inputs.segments[0].length != 1 or inputs.segments[0].mask is not None:
+        return None
+    start, end = inputs.segments[0].kv_start, inputs.segments[0].kv_start + inputs.segments[0].kv_length
+    if int(inputs.rows[0]) != end - 1:
+        return None
+    start = start if window is None else max(start, end - window)
+    return Alone(start, end - start, torch.tensor([end - start - 1], device=inputs.rows.device))
+
+
 def plan_runs(inputs: StepInputs, window: int | None, groups: int, dtype: torch.dtype) -> tuple[Run, ...]:
     """Cover the step's segments. groups: query heads to a KV head, which are folded into the query axis."""
     return tuple(_run(part, inputs.positions, window, groups, dtype) for part in _grouped(inputs.segments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 from resispec.engine.client import EngineClient
 from resispec.engine.config import ConfigError
+from resispec.engine.outputs import StepStats
+from resispec.models.compiled.state import CompileState
 
 from . import errors, openapi
 from .admission import Admission
@@ -30,6 +33,8 @@ from .state import AppState
 from .step_traces import StepTraceStore
 from .structured import Grammars
 from .tracing import start_tracing
+
+logger = logging.getLogger(__name__)
 
 RESOURCES = (completions, chat, responses, tokenize, models, speculation, audit, health, page)
 ROUTERS = tuple(resource.router for resource in RESOURCES)
@@ -60,6 +65,7 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
     app.state.resispec = state
     client.on_stats(state.metrics.observe_step)
     client.on_stats(state.load.observe_step)
+    client.on_stats(_log_compilation)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/page", page.files(), name="page")
@@ -80,6 +86,11 @@ def create_app(client: EngineClient, tokenizer: Tokenizer, settings: ServerSetti
         )
     app.add_middleware(RequestLog, on_failure=state.metrics.failed)
     return app
+
+
+def _log_compilation(stats: StepStats) -> None:
+    if (status := stats.compilation) is not None:
+        logger.log(logging.WARNING if status.state is CompileState.FAILED else logging.INFO, status.note)
 
 
 def _key_ring(settings: ServerSettings) -> KeyRing:

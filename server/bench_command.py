@@ -34,7 +34,7 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "intruder": frozenset({_Way.HERE, _Way.PEERS}),
-    "quantization": frozenset({_Way.HERE}),
+    **dict.fromkeys(("quantization", "compile"), frozenset({_Way.HERE})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
 }
 
@@ -58,6 +58,9 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quantization: Annotated[str, typer.Option(help="Of our target's weights: none, int8 or int4.")] = "none",
+    compile: Annotated[  # noqa: A002
+        bool, typer.Option("--compile", help="Our target's layers, before anything is measured.")
+    ] = False,
     transformers: Annotated[
         bool, typer.Option("--transformers/--no-transformers", help="Measure transformers.generate too.")
     ] = True,

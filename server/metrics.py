@@ -61,8 +61,12 @@ class Metrics:
         self._model = model_name
         self._acceptance: dict[str, list[tuple[int, int]]] = {}  # (kept, proposed) by depth
 
-        build = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "draft", "dtype")
-        build.labels(model_name, version, info.draft or "", info.dtype).set(1)
+        self._build = self._gauge(
+            *("build_info", "Always 1; the labels say what runs."),
+            *("version", "draft", "dtype", "quantization", "compilation"),
+        )
+        self._built_with = (model_name, version, info.draft or "", info.dtype, info.quantization)
+        self._build.labels(*self._built_with, info.compilation.state).set(1)
         # Not the served model's name: its `model` label is "target" or "draft".
         self._kv_usage = Gauge(
             "kv_cache_usage_ratio",
@@ -140,6 +144,9 @@ class Metrics:
     def observe_step(self, stats: StepStats) -> None:
         """Take in one step; a listener for `EngineClient.on_stats`."""
         model = self._model
+        if stats.compilation is not None:
+            self._build.clear()
+            self._build.labels(*self._built_with, stats.compilation.state).set(1)
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
         self._kv_usage.labels("target").set(stats.kv_usage_target)

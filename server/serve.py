@@ -123,7 +123,7 @@ def banner(info: EngineInfo, settings: ServerSettings, port: int) -> str:
         f"ResiSpec is ready on {address}",
         f"  models  target {target}, {draft} ({info.number_format} on {info.device})",
         f"  memory  {memory:.0f} MiB for the KV of {info.kv_rows} tokens; context {info.max_model_len}",
-        *(f"  note    {note}" for note in info.notes),
+        *(f"  note    {note}" for note in (*info.notes, info.compilation.note) if note),
         f"  page    {address}/ in a browser shows how tokens are made",
         f"  try     curl {address}/v1/chat/completions {headers} -d {body}",
     ]

@@ -127,6 +127,14 @@ class ServerSettings(BaseSettings):
             json_schema_extra=MODEL,
         ),
     ] = "none"
+    compile: Annotated[
+        bool,
+        Field(
+            description="Compile the target's layers on a CPU, in the background; they are kept in the cache "
+            "folder. Quicker steps, for memory: the layers' weights once more, where there is room.",
+            json_schema_extra=MODEL,
+        ),
+    ] = False
     max_model_len: Annotated[
         Annotated[int, Field(gt=1)] | None,
         BeforeValidator(_auto),

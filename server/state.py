@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 
 from resispec.engine.client import EngineClient
 from resispec.engine.outputs import EngineInfo
+from resispec.models.compiled.state import CompileState
 
 from .admission import Admission
 from .errors import ApiError
@@ -56,8 +57,9 @@ class AppState:
 
     @property
     def system_fingerprint(self) -> str:
-        """Changes when the same request may get another answer: version, model or number format."""
+        """Changes when the same request may get another answer: version, model, format or compilation."""
         identity = f"{self.version}|{self.info.target}|{self.info.number_format}"
+        identity += "|compiled" if self.info.compilation.state is CompileState.ON else ""
         return f"fp_{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
     def resolve_model(self, name: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,12 +72,14 @@ def tiny_engine(
     draft: LoadedDraft | None = None,
     num_ids: int = VOCABULARY,
     context: int = 256,
+    compiled_folder: Path | None = None,
     **config: Any,
 ) -> Engine:
     loaded = LoadedTarget(target, tiny_tokenizer(), "tiny", context, num_ids, (EOS,), {})
     # Larger trees than one is served with, so that every test has depth and breadth to go wrong in.
     config = {"max_tree_nodes": 12, "max_tree_depth": 3, **config}
-    return assemble(EngineConfig("tiny", draft="tiny" if draft else None, **config), loaded, draft)
+    whole = EngineConfig("tiny", draft="tiny" if draft else None, **config)
+    return assemble(whole, loaded, draft, compiled_folder=compiled_folder)
 
 
 @dataclass

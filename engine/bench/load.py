@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from resispec.models.compiled.state import CompileState
 from resispec.models.draft_kind import DraftKind, draft_kind
 from resispec.models.load.causal import load_causal
 from resispec.models.load.resolve import locate
@@ -22,19 +23,25 @@ Loader = Callable[[], list[Contender]]
 
 
 def loaders(
-    settings: BenchSettings, folder: Path, device: torch.device, dtype: torch.dtype, max_model_len: int
+    settings: BenchSettings,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_model_len: int,
+    tell: Callable[[str], object],
 ) -> Iterator[tuple[tuple[str, ...], Loader]]:
     """What to load, each with the names of the contenders that come of it.
 
     Each has weights of its own, as it would alone: one target changes when it is packed for an engine.
+    tell: takes what is worth knowing of an engine.
     """
     variants = list(speculations(settings))
 
     def plain() -> list[Contender]:
-        return [EngineContender(PLAIN, build_engine(settings.engine_config(max_model_len, speculates=False)))]
+        return [EngineContender(PLAIN, _engine(settings, max_model_len, tell, speculates=False))]
 
     def speculative() -> list[Contender]:
-        engine = build_engine(settings.engine_config(max_model_len, speculates=True))
+        engine = _engine(settings, max_model_len, tell, speculates=True)
         if settings.draft is not None:
             _check_draft(engine)
         # Trees that are named are meant, also where many run and smaller ones would be chosen.
@@ -85,6 +92,20 @@ def draft_folder(settings: BenchSettings) -> Path | None:
         return None
     folder = locate(settings.draft, offline=settings.offline)
     return folder if draft_kind(folder) is DraftKind.MODEL else None
+
+
+def _engine(
+    settings: BenchSettings, max_model_len: int, tell: Callable[[str], object], *, speculates: bool
+) -> Engine:
+    """An engine that runs as it is going to. Raises BenchError where it cannot be compiled as asked."""
+    engine = build_engine(settings.engine_config(max_model_len, speculates=speculates))
+    engine.settle()
+    status = engine.info.compilation
+    if status.state is CompileState.FAILED:
+        raise BenchError(status.note)
+    if status.note:
+        tell(status.note)
+    return engine
 
 
 def _check_draft(engine: Engine) -> None:

@@ -55,9 +55,8 @@ def bench(settings: BenchSettings, console: Console) -> Report:
     contenders: list[Contender] = []
     results = Results()
     try:
-        for names, load in loaders(
-            settings, folder, device, dtype, max(longest + settings.tokens, (settings.intruder or 0) + 2)
-        ):
+        max_model_len = max(longest + settings.tokens, (settings.intruder or 0) + 2)
+        for names, load in loaders(settings, folder, device, dtype, max_model_len, console.print):
             console.print(f"loading {', '.join(names)}", style="dim")
             try:
                 contenders += load()
@@ -70,7 +69,8 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         machine=machine,
         target=settings.target,
         draft=settings.draft,
-        dtype=number_format(settings.quantization, str(dtype).removeprefix("torch.")),
+        dtype=number_format(settings.quantization, str(dtype).removeprefix("torch."))
+        + (", compiled" if settings.compile else ""),
         tokens=settings.tokens,
         repeats=settings.repeats,
         rows=summarize(results.cases, results.runs, results.errors),

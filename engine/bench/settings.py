@@ -42,6 +42,7 @@ class BenchSettings:
     device: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"  # of our own engines' target
+    compile: bool = False  # the same
     transformers: bool = True
     assisted: bool = False  # transformers' own speculation too
     trees: tuple[Tree, ...] = ()  # a sweep; empty: one kind of tree
@@ -88,6 +89,11 @@ class BenchSettings:
                 (self.verifiers or self.modes) and self.draft is None and not self.proposers,
                 "draft",
                 "verifiers and modes need a draft, or proposers",
+            ),
+            (
+                self.compile and self.quantization != "none",
+                "compile",
+                "compiled layers do not go with integer weights; leave out --compile or --quantization",
             ),
             (
                 self.trees and (self.verifiers or self.proposers or self.modes),
@@ -146,6 +152,7 @@ class BenchSettings:
             device=self.device,
             dtype=self.dtype,
             quantization=self.quantization,
+            compile=self.compile,
             max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
             max_tree_nodes=max((tree.nodes for tree in trees), default=defaults.max_tree_nodes),

@@ -59,6 +59,11 @@ class Device(Protocol):
         ...
 
     @property
+    def compiles(self) -> bool:
+        """Whether a model's layers can be compiled for it."""
+        ...
+
+    @property
     def reads_freely(self) -> bool:
         """Whether the host may look at a tensor without waiting for work that is under way."""
         ...

@@ -24,6 +24,7 @@ class CpuDevice:
     memory_share = 0.4  # the machine has other users
     step_nodes = 8  # a CPU is soon busy with them
     quantizes = True
+    compiles = True
     reads_freely = True
     row_block = 4
 

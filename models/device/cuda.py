@@ -18,6 +18,7 @@ class CudaDevice:
     memory_share = 0.85
     step_nodes = 256  # it waits for the weights to be read anyway
     quantizes = False
+    compiles = False
     reads_freely = False
     row_block = None
 

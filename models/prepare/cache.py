@@ -3,6 +3,7 @@
 ::
 
     $RESISPEC_CACHE or the user's cache folder
+      compiled/             layers of models, compiled for this machine
       costs/                what steps of a pair take on this machine
       downloads/            the wheel, until it has been converted; a place to put it by hand
       known/                hashes of the user's GGUF files, by path, size and modification time

@@ -31,6 +31,13 @@ class SpeculationLimits(BaseModel):
     proposers: list[str]  # all of them are used unless a request names some
 
 
+class Compilation(BaseModel):
+    """Of the target's layers, with ``--compile``."""
+
+    state: Literal["off", "building", "on", "failed"]
+    note: str  # how long it took, or why it failed; empty: off
+
+
 class Model(BaseModel):
     id: str
     object: Literal["model"] = "model"
@@ -38,6 +45,9 @@ class Model(BaseModel):
     owned_by: str = "resispec"
     root: str  # what the server was told to load
     draft: str | None
+    dtype: str  # what the target computes in
+    quantization: str  # of its weights: none, int8 or int4
+    compilation: Compilation
     max_model_len: int
     generation_defaults: dict[str, float]  # of requests that do not say
     speculation: SpeculationLimits | None  # null: nothing is proposed
@@ -66,6 +76,9 @@ def _model(name: str, state: AppState) -> Model:
         created=state.started,
         root=info.target,
         draft=info.draft,
+        dtype=info.dtype,
+        quantization=info.quantization,
+        compilation=Compilation(state=info.compilation.state.value, note=info.compilation.note),
         max_model_len=info.max_model_len,
         generation_defaults=info.generation_defaults,
         speculation=_speculation(info) if info.proposers else None,

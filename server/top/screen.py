@@ -42,6 +42,8 @@ def _title(url: str, interval: Interval) -> Text:
     draft = build.get("draft") or "none"
     title = Text.assemble(("ResiSpec ", "bold"), build.get("version", ""), "  ", (url, "underline"), "\n")
     about = f"{build.get('model', '?')}, draft {draft}, {build.get('dtype', '?')}"
+    about += f", {build['quantization']} weights" if build.get("quantization", "none") != "none" else ""
+    about += ", compiled" if build.get("compilation") == "on" else ""
     return title.append(f"{about}; figures of the last {interval.seconds:.0f} s", style=_MUTED)
 
 

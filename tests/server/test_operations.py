@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 from pydantic import SecretStr
 
-from resispec.engine.outputs import FinishReason
+from resispec.engine.outputs import FinishReason, StepStats
+from resispec.models.compiled.state import CompileState, CompileStatus
 from resispec.server.logging import JsonFormatter
 
 BODY = {"prompt": "ab"}
@@ -48,6 +51,34 @@ async def test_models(with_settings):
         assert (await http.get("/v1/models/tiny")).status_code == 404
         answer = await http.post("/v1/completions", json=BODY | {"model": "alias"})
         assert answer.json()["model"] == "alias"
+
+
+async def test_compilation_is_told(http, engine, caplog):
+    """In the list of models, in the metrics and in one line of the log; the fingerprint changes with it."""
+
+    async def seen():
+        (model,) = (await http.get("/v1/models")).json()["data"]
+        (line,) = re.findall(r"resispec_build_info{.*}", (await http.get("/metrics")).text)
+        fingerprint = (await http.post("/v1/completions", json=BODY)).json()["system_fingerprint"]
+        return model["compilation"], line, fingerprint
+
+    status, line, before = await seen()
+    assert status == {"state": "off", "note": ""}
+    assert 'compilation="off"' in line
+    assert 'quantization="none"' in line
+    assert (await http.get("/v1/models")).json()["data"][0]["dtype"] == "float32"
+
+    on = CompileStatus(CompileState.ON, "Compiled in 34 s.")
+    engine.info = replace(engine.info, compilation=on)
+    with caplog.at_level("INFO", "resispec"):
+        for listener in engine.listeners:
+            listener(StepStats(compilation=on))
+            listener(StepStats())
+    status, line, after = await seen()
+    assert status == {"state": "on", "note": "Compiled in 34 s."}
+    assert 'compilation="on"' in line
+    assert before != after
+    assert [record.message for record in caplog.records].count("Compiled in 34 s.") == 1
 
 
 async def test_keys(with_settings):
