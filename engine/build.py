@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,16 @@ from resispec.models.head.step import HeadStepModel
 from resispec.models.kv import KVMemory
 from resispec.models.medusa import MedusaHeads
 
+from .budget.base import TreeBudget
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
 from .budget.meter import SpeedMeter
 from .config import QUANTIZATIONS, ConfigError, EngineConfig
+from .cost.keep import CostKeeper
 from .cost.measure import Limits
 from .cost.prefill import PrefillCosts
-from .cost.start import Pair, cost_key, start_costs
-from .cost.table import CostTable
+from .cost.start import Pair, cost_key, cost_path, start_costs
+from .cost.table import CostTable, LearnedCosts
 from .engine import Engine
 from .kv.memory_manager import KVManager
 from .memory import plan_memory
@@ -102,7 +106,7 @@ def assemble(
     bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
     if draft is not None or config.sources:
         _check_window(config, model, draft.model if draft is not None else None)
-    tree_nodes = config.max_tree_nodes if config.sources or draft is not None else 0
+    tree_nodes = config.most_nodes if config.sources or draft is not None else 0
     plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
 
     memory = KVMemory(geometry, plan.num_rows, device, keep_hidden=keep_hidden)
@@ -127,6 +131,7 @@ def assemble(
     fit_notes += lay_out(model, config.quantization)
 
     costs = CostTable.guess(draft=proposer is not None)
+    keep: Callable[[Callable[[], LearnedCosts]], CostKeeper] | None = None
     if cost_folder is not None:
         modules = [model, *([draft.model or draft.head] if draft is not None else [])]
         limits = Limits(
@@ -137,7 +142,9 @@ def assemble(
             draft_positions=draft.context if draft else 0,
         )
         pair = Pair(target_step, proposer, memories)
-        costs = start_costs(cost_folder, cost_key(config, device, modules), pair, limits, device)
+        key = cost_key(config, device, modules)
+        costs = start_costs(cost_folder, key, pair, limits, device)
+        keep = partial(CostKeeper, cost_path(cost_folder, key), key, costs)
 
     compilation = None
     if config.compile:
@@ -149,7 +156,7 @@ def assemble(
 
     eos_token_ids = tuple(token for token in target.eos_token_ids if 0 <= token < target.num_ids)
     kv = KVManager(plan.num_rows, prefix_caching=config.prefix_caching)
-    step_costs = MeasuredCosts(costs)
+    step_costs = MeasuredCosts(costs, costs.learned)
     controller = Controller(
         ControllerSettings(
             max_step_nodes=config.max_step_nodes or device_for(device).step_nodes,
@@ -165,8 +172,8 @@ def assemble(
             max_num_batched_tokens=config.batched_tokens,
             max_prefill_seconds=config.max_prefill_ms / 1e3,
             max_model_len=plan.max_model_len,
-            max_tree_nodes=config.max_tree_nodes,
-            max_tree_depth=config.max_tree_depth,
+            largest_tree=TreeBudget(config.most_nodes, config.most_depth),
+            fixed_tree=_fixed_tree(config, device),
             draft_positions=draft.context if draft else 0,
             sources=bool(config.sources),
             draft_reads_target=keep_hidden,
@@ -205,8 +212,8 @@ def assemble(
         speculation=config.speculation,
         verifiers=tuple(sorted(VERIFIERS.keys() - refused_verifiers.keys())),
         proposers=config.proposers,
-        max_tree_nodes=config.max_tree_nodes,
-        max_tree_depth=config.max_tree_depth,
+        max_tree_nodes=config.most_nodes,
+        max_tree_depth=config.most_depth,
         kv_rows=plan.num_rows,
         kv_bytes_per_row=bytes_per_row,
         generation_defaults=target.generation_defaults,
@@ -218,7 +225,14 @@ def assemble(
         compilation=compilation.status if compilation is not None else NOT_COMPILED,
     )
     meter = SpeedMeter(step_costs)
-    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation)
+    keeper = None if keep is None else keep(step_costs.learned)
+    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation, keeper)
+
+
+def _fixed_tree(config: EngineConfig, device: torch.device) -> TreeBudget:
+    """What a request in the fixed mode gets that asks for nothing else."""
+    nodes, depth = device_for(device).usual_tree
+    return TreeBudget(config.max_tree_nodes or nodes, config.max_tree_depth or depth)
 
 
 def _proposers(config: EngineConfig, draft: LoadedDraft | None) -> tuple[str, ...]:
@@ -233,7 +247,7 @@ def _proposers(config: EngineConfig, draft: LoadedDraft | None) -> tuple[str, ..
 def _check_window(config: EngineConfig, *models: Any) -> None:
     """The attention's windows go by rows, which holds for trees less deep than the window is wide."""
     name = "max_tree_nodes" if config.sources else "max_tree_depth"  # known paths may be one long chain
-    value = getattr(config, name)
+    value = config.most_nodes if config.sources else config.most_depth
     for model in models:
         window = getattr(model.config, "sliding_window", None) if model is not None else None
         if window is not None and window <= value:
@@ -273,7 +287,7 @@ def _check_config(config: EngineConfig, device: torch.device) -> None:
             )
     for name in ("max_num_seqs", "max_tree_nodes", "max_tree_depth"):
         value = getattr(config, name)
-        if value < 1:
+        if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more", name)
     if not config.max_prefill_ms > 0:
         raise ConfigError(f"max_prefill_ms is {config.max_prefill_ms}; it must be above 0", "max_prefill_ms")

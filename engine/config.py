@@ -10,6 +10,7 @@ from .tree import DRAFT
 DEFAULT = "default"  # the embedded pair
 QUANTIZATIONS = ("none", "int8", "int4")
 DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
+MOST_NODES, MOST_DEPTH = 16, 4  # of a tree, unless the configuration says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,12 @@ class EngineConfig:
     max_prefill_ms: float = 50.0  # that prompts may add to a step in which others decode
     verifier: str = "resispec"
     allow_inexact: bool = False  # let requests choose verifiers that do not keep the target's law
-    speculation: SpeculationMode = SpeculationMode.FIXED
+    speculation: SpeculationMode = SpeculationMode.AUTO
     baseline_probe_share: float = 0.01  # of the steps with trees: run without, to know what that costs
-    max_tree_nodes: int = 4  # candidates per tree, the root not counted; docs/trees.md says why so few
-    max_tree_depth: int = 2  # drafted levels
+    # Limits of a tree: candidates, the root not counted, and drafted levels. None: MOST_NODES and MOST_DEPTH;
+    # in the mode fixed trees are then as large as usually pays on the device (docs/trees.md).
+    max_tree_nodes: int | None = None
+    max_tree_depth: int | None = None
     max_step_nodes: int | None = None  # candidates per step over all requests; None: by device
     prefix_caching: bool = True
     num_threads: int | None = None  # CPU threads of torch; None: physical cores
@@ -45,10 +48,20 @@ class EngineConfig:
         return tuple(name for name in self.proposers if name != DRAFT)
 
     @property
+    def most_nodes(self) -> int:
+        """Candidates that any request's tree may hold."""
+        return MOST_NODES if self.max_tree_nodes is None else self.max_tree_nodes
+
+    @property
+    def most_depth(self) -> int:
+        """Drafted levels that any request's tree may have."""
+        return MOST_DEPTH if self.max_tree_depth is None else self.max_tree_depth
+
+    @property
     def tree_rows(self) -> int:
         """Rows that all requests' trees and roots take together."""
         speculates = self.sources or self.draft is not None
-        return self.max_num_seqs * (1 + (self.max_tree_nodes if speculates else 0))
+        return self.max_num_seqs * (1 + (self.most_nodes if speculates else 0))
 
     @property
     def batched_tokens(self) -> int:

@@ -13,8 +13,10 @@ from resispec.models.compiled.compilation import Compilation
 from resispec.models.compiled.state import CompileStatus
 
 from .block import end_block
+from .budget.base import TreeBudget
 from .budget.controller import Controller
 from .budget.meter import PlainStep, SpeedMeter
+from .cost.keep import CostKeeper
 from .detokenizer import IncrementalDetokenizer
 from .grammar.allowed import AllowedTokens
 from .grammar.cache import GrammarCache
@@ -32,7 +34,7 @@ from .outputs import (
     StepStats,
     Usage,
 )
-from .request import Request, RequestError, SpeculationMode
+from .request import Request, RequestError, SpeculationMode, SpeculationParams
 from .runner.runner import Runner, RunResult
 from .runner.trace import with_forced, with_texts
 from .runner.verify import Outcome
@@ -62,15 +64,17 @@ class Engine:
         controller: Controller,
         meter: SpeedMeter,
         compilation: Compilation | None = None,
+        keeper: CostKeeper | None = None,
     ) -> None:
         self.info = info
         self._tokenizer = tokenizer
         self._kv = kv
         self._scheduler = scheduler
         self._runner = runner
-        self._controller = controller
+        self.controller = controller
         self._meter = meter
         self._compilation = compilation
+        self._keeper = keeper
         self._sources = SourceFactory()
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
@@ -87,6 +91,11 @@ class Engine:
         """Share of the KV rows that running requests hold, in [0, 1]."""
         return self._kv.usage()
 
+    def tree_limits(self, wanted: SpeculationParams) -> tuple[SpeculationMode, TreeBudget]:
+        """The mode of a request that asks for this, and the most that its trees may hold."""
+        mode = self._mode(wanted)
+        return mode, self._scheduler.tree_limits(mode, wanted)
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises RequestError, naming the field, for one that cannot be served."""
         if request.request_id in self._sequences:
@@ -94,7 +103,7 @@ class Engine:
         check_request(request, self.info)
         sampling, wanted = request.sampling, request.speculation
         verifier = wanted.verifier or self.info.verifier
-        mode = (wanted.mode or self.info.speculation) if wanted.enabled else SpeculationMode.OFF
+        mode = self._mode(wanted)
         proposers = () if mode is SpeculationMode.OFF else wanted.proposers or self.info.proposers
         sequence = Sequence(
             request,
@@ -104,7 +113,7 @@ class Engine:
             list(request.prompt_token_ids),
             mode,
             limit_notes(wanted, self.info),
-            self._controller.history(verifier, sampling),
+            self.controller.history(verifier, sampling),
             DRAFT in proposers and DRAFT in self.info.proposers,
             self._sources.make(request, proposers),
         )
@@ -145,6 +154,8 @@ class Engine:
         outputs += self._commit(plan.items, result, errors, tally, plain, now)
         if not errors:
             self._meter.finish(plain, result.sample_seconds, started, now, more=bool(self._sequences))
+        if self._keeper is not None:
+            self._keeper.step()
         phases = (
             ("schedule", scheduled - began),
             ("draft", result.draft_seconds),
@@ -336,7 +347,7 @@ class Engine:
         assert item.tree is not None
         drafted = [slot for slot in path if not item.tree.known_node(slot)]
         if len(drafted) == len(path):
-            self._controller.observe(sequence.history, item.tree.shape, len(drafted))
+            self.controller.observe(sequence.history, item.tree.shape, len(drafted))
 
     def _declare(self, sequence: Sequence, tokens: SequenceOf[int]) -> None:
         assert sequence.entry is not None
@@ -364,6 +375,9 @@ class Engine:
         usage = self._usage(sequence)
         output = RequestOutput(sequence.request_id, "", (), usage, FinishReason.ERROR, error=message)
         return self._finish(sequence, output, tally, now)
+
+    def _mode(self, wanted: SpeculationParams) -> SpeculationMode:
+        return (wanted.mode or self.info.speculation) if wanted.enabled else SpeculationMode.OFF
 
     def _speculation(self, sequence: Sequence) -> SpeculationMetrics | None:
         if sequence.mode is SpeculationMode.OFF or not (sequence.drafts or sequence.sources):

@@ -62,12 +62,12 @@ class KnownTree:
             ways.append(ways[parent] * chance)
         return tuple(ways)
 
-    @property
+    @cached_property
     def expected_tokens(self) -> float:
         """Candidates that are kept on average."""
         return sum(self.ways[1:])
 
-    @property
+    @cached_property
     def first_chance(self) -> float:
         """That a child of the root is kept."""
         return min(1.0, sum(self.ways[node] for node in self.children[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def build_engine(config: EngineConfig) -> Engine:
     """Load the pair and build its engine. Raises ConfigError and ModelError."""
     root = cache_root()
     return assemble(config, *load_pair(config), cost_folder=root / "costs", compiled_folder=root / "compiled")
+
+
+def default_head() -> AbstractContextManager[Path]:
+    """The folder of the default target's draft, for as long as the context lasts."""
+    return as_file(files("resispec.models") / "assets" / DEFAULT_HEAD)
 
 
 def load_pair(config: EngineConfig) -> tuple[LoadedTarget, LoadedDraft | None]:
@@ -103,7 +109,7 @@ def _load_draft(
 ) -> LoadedDraft:
     assert config.draft is not None
     if config.draft == DEFAULT:
-        with as_file(files("resispec.models") / "assets" / DEFAULT_HEAD) as folder:
+        with default_head() as folder:
             return _load_head(folder, target, tokenizer, context, dtype)
     folder = locate(config.draft, offline=config.offline)
     kind = draft_kind(folder)

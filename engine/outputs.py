@@ -220,7 +220,7 @@ class EngineInfo:
     kv_rows: int  # tokens that fit into the KV memory
     kv_bytes_per_row: int  # both models
     generation_defaults: dict[str, float] = field(default_factory=dict)  # temperature, top_p, ..: model's own
-    speculation: SpeculationMode = SpeculationMode.FIXED  # of requests that do not say
+    speculation: SpeculationMode = SpeculationMode.AUTO  # of requests that do not say
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     inexact_verifiers: tuple[str, ...] = ()  # of ``verifiers``, those that do not keep the target's law
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each

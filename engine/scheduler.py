@@ -13,14 +13,14 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
 
-from .budget.base import Choice, Off, View
+from .budget.base import Choice, Off, TreeBudget, View
 from .budget.controller import Controller
 from .budget.ladder import kind_of, shape_of
 from .cost.prefill import PrefillCosts, StepLoad
 from .known_tree import NOTHING_KNOWN, KnownTree
 from .kv.extents import Move
 from .kv.memory_manager import KVManager
-from .request import SpeculationMode
+from .request import SpeculationMode, SpeculationParams
 from .sequence import Sequence
 from .tree import NOTHING_DRAFTED, CandidateTree, TreeShape
 from .verifiers.fit import takes_known
@@ -38,8 +38,8 @@ class SchedulerConfig:
     max_num_batched_tokens: int
     max_prefill_seconds: float  # for prompts, in a step in which others decode
     max_model_len: int
-    max_tree_nodes: int
-    max_tree_depth: int
+    largest_tree: TreeBudget
+    fixed_tree: TreeBudget  # of a request in the fixed mode that asks for nothing else
     draft_positions: int  # 0: there is no draft
     sources: bool = False  # there are sources of known candidates
     draft_reads_target: bool = False  # it drafts only behind tokens that the target has run
@@ -52,7 +52,7 @@ class SchedulerConfig:
     def max_forced_tokens(self) -> int:
         """Tokens that a grammar may run ahead by: with as many for everybody a step is still not too long."""
         share = self.max_num_batched_tokens // self.max_num_seqs
-        return max(0, min(_MAX_FORCED, share - 1 - self.max_tree_nodes))
+        return max(0, min(_MAX_FORCED, share - 1 - self.largest_tree.max_nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, draft: _Draft) -> bool:
         length = len(sequence.token_ids)
-        nodes = self.config.max_tree_nodes if self.config.speculates else 0
+        nodes = self.config.largest_tree.max_nodes if self.config.speculates else 0
         most = length + nodes + min(_HEADROOM, self._tokens_left(sequence))
         salt, reusable = sequence.request.cache_salt, sequence.reusable_rows
         admission = self.kv.admit(sequence.token_ids, salt, most, reusable) or self.kv.admit(
@@ -331,7 +331,7 @@ class Scheduler:
 
         batch: requests that decode.
         """
-        wanted, length = sequence.request.speculation, len(sequence.token_ids)
+        length = len(sequence.token_ids)
         verifier = VERIFIERS[sequence.verifier]
         # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
         room = self.config.draft_positions - length
@@ -344,19 +344,14 @@ class Scheduler:
         elif drafts and room < 0:
             off = Off.DRAFT_CONTEXT
         left = self._tokens_left(sequence) - 1
-        most = (
-            min(self.config.max_tree_depth, wanted.max_depth or self.config.max_tree_depth),
-            left,
-            room + 1,
-        )
-        nodes = min(self.config.max_tree_nodes, wanted.max_nodes or self.config.max_tree_nodes)
-        known = self._known(sequence, min(nodes, left), nodes, batch)
+        limits = self.tree_limits(sequence.mode, sequence.request.speculation)
+        known = self._known(sequence, min(limits.max_nodes, left), limits.max_nodes, batch)
         return View(
             history=sequence.history,
             mode=sequence.mode,
             is_free=sequence.is_free,
-            max_nodes=nodes - known.num_nodes if drafts else 0,
-            max_depth=max(0, min(most)),
+            max_nodes=limits.max_nodes if drafts else 0,
+            max_depth=max(0, min(limits.max_depth, left, room + 1)),
             off=off,
             length=length,
             behind=length - sequence.draft_rows,
@@ -364,6 +359,15 @@ class Scheduler:
             shares_nodes=verifier.shares_nodes,
             known=known,
             forced=sequence.remaining - 1,
+        )
+
+    def tree_limits(self, mode: SpeculationMode, wanted: SpeculationParams) -> TreeBudget:
+        """The most that a request's tree may hold, by what it and the configuration say."""
+        config = self.config
+        usual = config.fixed_tree if mode is SpeculationMode.FIXED else config.largest_tree
+        return TreeBudget(
+            min(config.largest_tree.max_nodes, wanted.max_nodes or usual.max_nodes),
+            min(config.largest_tree.max_depth, wanted.max_depth or usual.max_depth),
         )
 
     def _known(self, sequence: Sequence, max_depth: int, max_nodes: int, batch: int) -> KnownTree:
@@ -381,7 +385,7 @@ class Scheduler:
 
 
 def _tree(view: View, choice: Choice) -> CandidateTree | None:
-    known = NOTHING_KNOWN if choice.off is Off.BASELINE else view.known
+    known = view.known if choice.known else NOTHING_KNOWN
     drafted = shape_of(kind_of(view), choice.budget) if choice.budget else NOTHING_DRAFTED
     return CandidateTree(drafted, known) if known.num_nodes or drafted.num_nodes else None
 

@@ -34,7 +34,7 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "intruder": frozenset({_Way.HERE, _Way.PEERS}),
-    **dict.fromkeys(("quantization", "compile"), frozenset({_Way.HERE})),
+    **dict.fromkeys(("quantization", "compile", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
 }
 
@@ -71,6 +71,17 @@ def bench(
             help="And its own speculation: with the draft if it can, else by n-grams of the text.",
         ),
     ] = False,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="Give the draft random weights: it must be a head.")
+    ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Also simulate each run of ours, with its own costs and acceptance."),
+    ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="File for what was kept, for `resispec simulate --trace`.", show_default=False),
+    ] = None,
     intruder: Annotated[
         int | None,
         typer.Option(

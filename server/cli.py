@@ -18,6 +18,7 @@ from .exit_codes import ExitCode, failed
 from .fidelity_command import fidelity
 from .loading import load_settings
 from .options import settings_command
+from .simulate_command import simulate
 from .top.command import top
 
 app = typer.Typer(
@@ -53,6 +54,7 @@ app.command("serve")(settings_command(_serve))
 app.command("audit")(audit)
 app.command("fidelity")(fidelity)
 app.command("bench")(bench)
+app.command("simulate")(simulate)
 app.command("top")(top)
 
 

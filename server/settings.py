@@ -190,7 +190,7 @@ class ServerSettings(BaseSettings):
             "A request may choose otherwise.",
             json_schema_extra=SPECULATION,
         ),
-    ] = "fixed"
+    ] = "auto"
     proposer: Annotated[
         list[Literal["draft", "ngram", "prediction", "suffix", "recycle", "medusa"]],
         NoDecode,
@@ -225,23 +225,22 @@ class ServerSettings(BaseSettings):
         ),
     ] = False
     max_tree_nodes: Annotated[
-        int,
+        Annotated[int, Field(ge=1, le=1024)] | None,
+        BeforeValidator(_auto),
         Field(
-            ge=1,
-            le=1024,
-            description="Candidates in a tree, the root not counted. A GPU gains from more: 16, say.",
+            description="Most candidates in a tree, the root not counted. Unset: 16; of the trees of 'fixed' "
+            "4 on a CPU.",
             json_schema_extra=SPECULATION,
         ),
-    ] = 4
+    ] = None
     max_tree_depth: Annotated[
-        int,
+        Annotated[int, Field(ge=1, le=64)] | None,
+        BeforeValidator(_auto),
         Field(
-            ge=1,
-            le=64,
-            description="Drafted levels of a tree; 4, say, on a GPU.",
+            description="Most drafted levels of a tree. Unset: 4; of the trees of 'fixed' 2 on a CPU.",
             json_schema_extra=SPECULATION,
         ),
-    ] = 2
+    ] = None
     max_step_nodes: Annotated[
         int | None,
         Field(

@@ -16,7 +16,7 @@ from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
 from resispec.engine.outputs import RequestOutput, StepStats
-from resispec.engine.request import Request
+from resispec.engine.request import Request, SpeculationMode
 
 VOCABULARY = 128
 EOS = 1
@@ -76,8 +76,8 @@ def tiny_engine(
     **config: Any,
 ) -> Engine:
     loaded = LoadedTarget(target, tiny_tokenizer(), "tiny", context, num_ids, (EOS,), {})
-    # Larger trees than one is served with, so that every test has depth and breadth to go wrong in.
-    config = {"max_tree_nodes": 12, "max_tree_depth": 3, **config}
+    # Large trees in every step, so that every test has depth and breadth to go wrong in.
+    config = {"speculation": SpeculationMode.FIXED, "max_tree_nodes": 12, "max_tree_depth": 3, **config}
     whole = EngineConfig("tiny", draft="tiny" if draft else None, **config)
     return assemble(whole, loaded, draft, compiled_folder=compiled_folder)
 

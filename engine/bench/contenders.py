@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
+from ..budget.record import AcceptanceRecord
 from ..engine import Engine
-from ..outputs import FinishReason, StepResult
+from ..outputs import FinishReason, RequestMetrics, StepResult
 from ..request import Request, SamplingParams, SpeculationParams
 from .measurement import Measurement
+from .simulated import simulated_goodput
 from .workload import Workload
 
 SETTLED = 6  # deliveries to each request in flight before a long prompt comes in between
@@ -55,16 +58,24 @@ class EngineContender:
     """An engine, driven as the server drives it: requests are added while others run."""
 
     def __init__(
-        self, name: str, engine: Engine, speculation: SpeculationParams | None = None, *, seeds: bool = False
+        self,
+        name: str,
+        engine: Engine,
+        speculation: SpeculationParams | None = None,
+        *,
+        seeds: bool = False,
+        simulates: bool = False,
     ) -> None:
         """speculation: what every request asks for; None: what the engine chooses.
 
         seeds: give each request a seed, and so the same trees however many others run.
+        simulates: say of each run, too, what the simulator makes of it.
         """
         self.name = name
         self._engine = engine
         self._speculation = speculation or SpeculationParams()
         self._seeds = seeds
+        self._simulates = simulates
         self._ids = count()
         self._runs = count()
         self._salt = ""
@@ -76,6 +87,7 @@ class EngineContender:
         engine, tally = self._engine, _Tally()
         # What sources learn from earlier runs of the same prompts would be the answers themselves.
         self._salt = f"{self.name} {next(self._runs)}"
+        engine.controller.take_record()
         waiting = deque(workload.requests)
         live: set[str] = set()
         intruder = None if workload.intruder is None else self._request(workload.intruder, workload, 2)
@@ -102,11 +114,14 @@ class EngineContender:
             raise
         if intruder is not None:
             raise BenchError("the answers were over before the long prompt could come; ask for more tokens")
-        measurement = tally.measurement(time.perf_counter() - began)
+        measurement = tally.measurement(time.perf_counter() - began, engine.controller.take_record())
         if measurement.tokens != workload.tokens * len(workload.requests):
             reason = tally.error or "requests ended early; the context may be too short"
             raise BenchError(f"{measurement.tokens} tokens came instead of all: {reason}")
-        return measurement
+        if not self._simulates:
+            return measurement
+        simulated = simulated_goodput(engine, workload, self._speculation, measurement.record)
+        return replace(measurement, simulated=simulated)
 
     def _request(self, prompt: tuple[int, ...], workload: Workload, max_tokens: int | None = None) -> Request:
         number = next(self._ids)
@@ -127,13 +142,14 @@ class _Tally:
         self.deliveries = 0
         self.first_token_seconds: list[float] = []
         self.decode_steps: list[float] = []
+        self.decode_tokens = 0
         self.drafts = 0
         self.draft_nodes = 0
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.error: str | None = None
         self.ignored: str | None = None  # a request that is not counted, only felt by the others
         self.gaps: list[float] = []
-        self.speedups: list[float] = []
+        self.finished: dict[int, RequestMetrics] = {}  # by the request's number
         self._last: dict[str, float] = {}  # when a request got something
 
     def add(self, result: StepResult, seconds: float) -> None:
@@ -149,14 +165,14 @@ class _Tally:
         for output in result.outputs:
             if output.finish_reason is FinishReason.ERROR:
                 self.error = output.error
-            if output.metrics is not None and output.metrics.speculation is not None:
-                speedup = output.metrics.speculation.speedup
-                self.speedups += [] if speedup is None else [speedup]
+            if output.metrics is not None and output.request_id != self.ignored:
+                self.finished[int(output.request_id)] = output.metrics
         stats = result.stats
         if self.ignored is None:  # the only ones whose first token comes later are not ours
             self.first_token_seconds += stats.time_to_first_token
         if not stats.prompt_tokens:
             self.decode_steps.append(seconds)
+            self.decode_tokens += stats.generation_tokens
         for part in stats.speculation:
             self.drafts += part.num_drafts
             self.draft_nodes += part.num_draft_tokens
@@ -165,8 +181,9 @@ class _Tally:
             seconds -= spent
         self.phases["other"] += seconds
 
-    def measurement(self, seconds: float) -> Measurement:
+    def measurement(self, seconds: float, record: AcceptanceRecord) -> Measurement:
         tokens = self.tokens.total()
+        finished = [metrics for _, metrics in sorted(self.finished.items())]
         return Measurement(
             tokens=tokens,
             seconds=seconds,
@@ -175,9 +192,14 @@ class _Tally:
             deliveries=self.deliveries,
             decode_steps=len(self.decode_steps),
             decode_seconds=sum(self.decode_steps),
+            decode_tokens=self.decode_tokens,
             drafts=self.drafts,
             draft_nodes=self.draft_nodes,
             gap_seconds=tuple(self.gaps),
             phases=dict(self.phases),
-            speedups=tuple(self.speedups),
+            generation_seconds=tuple(metrics.generation_time_ms / 1e3 for metrics in finished),
+            speedups=tuple(
+                metrics.speculation.speedup if metrics.speculation else None for metrics in finished
+            ),
+            record=record,
         )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from resispec.models.compiled.state import CompileState
 from resispec.models.draft_kind import DraftKind, draft_kind
+from resispec.models.head.untrained import write_untrained
 from resispec.models.load.causal import load_causal
 from resispec.models.load.resolve import locate
 
 from ..config import DEFAULT
 from ..engine import Engine
-from ..load import build_engine
+from ..load import build_engine, default_head
 from ..request import SpeculationMode, SpeculationParams
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
 from .settings import BenchSettings
@@ -38,7 +42,8 @@ def loaders(
     variants = list(speculations(settings))
 
     def plain() -> list[Contender]:
-        return [EngineContender(PLAIN, _engine(settings, max_model_len, tell, speculates=False))]
+        engine = _engine(settings, max_model_len, tell, speculates=False)
+        return [EngineContender(PLAIN, engine, simulates=settings.simulate)]
 
     def speculative() -> list[Contender]:
         engine = _engine(settings, max_model_len, tell, speculates=True)
@@ -46,7 +51,10 @@ def loaders(
             _check_draft(engine)
         # Trees that are named are meant, also where many run and smaller ones would be chosen.
         seeds = bool(settings.trees or settings.tree)
-        return [EngineContender(name, engine, wanted, seeds=seeds) for name, wanted in variants]
+        return [
+            EngineContender(name, engine, wanted, seeds=seeds, simulates=settings.simulate)
+            for name, wanted in variants
+        ]
 
     def transformers() -> list[Contender]:
         from .transformers_contender import TransformersContender
@@ -78,7 +86,8 @@ def speculations(settings: BenchSettings) -> Iterator[tuple[str, SpeculationPara
         yield f"{SPECULATIVE} {tree}", wanted
     for verifier in settings.verifiers:
         yield f"{SPECULATIVE} {verifier}", SpeculationParams(verifier=verifier)
-    for names in settings.proposers:
+    # With modes to compare, one set of proposers is what they have, and nothing to compare.
+    for names in settings.proposers if len(settings.proposers) > 1 or not settings.modes else ():
         yield f"{SPECULATIVE} {names}", SpeculationParams(proposers=tuple(names.split("+")))
     for mode in settings.modes:
         yield f"{SPECULATIVE} {mode}", SpeculationParams(mode=SpeculationMode(mode))
@@ -98,7 +107,9 @@ def _engine(
     settings: BenchSettings, max_model_len: int, tell: Callable[[str], object], *, speculates: bool
 ) -> Engine:
     """An engine that runs as it is going to. Raises BenchError where it cannot be compiled as asked."""
-    engine = build_engine(settings.engine_config(max_model_len, speculates=speculates))
+    config = settings.engine_config(max_model_len, speculates=speculates)
+    with draft_source(settings) as draft:
+        engine = build_engine(replace(config, draft=draft) if speculates else config)
     engine.settle()
     status = engine.info.compilation
     if status.state is CompileState.FAILED:
@@ -106,6 +117,22 @@ def _engine(
     if status.note:
         tell(status.note)
     return engine
+
+
+@contextmanager
+def draft_source(settings: BenchSettings) -> Iterator[str | None]:
+    """The draft to load. Raises ModelError where there is no head whose untrained like could be made."""
+    if not settings.untrained or settings.draft is None:
+        yield settings.draft
+        return
+    with ExitStack() as stack:
+        if settings.draft == DEFAULT:
+            trained = stack.enter_context(default_head())
+        else:
+            trained = locate(settings.draft, offline=settings.offline)
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        write_untrained(trained, folder)
+        yield str(folder)
 
 
 def _check_draft(engine: Engine) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+
+from ..budget.record import AcceptanceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +21,40 @@ class Measurement:
     deliveries: int  # steps that gave a request decoded tokens, over all requests
     decode_steps: int  # steps without a prompt in them
     decode_seconds: float  # of these steps
+    decode_tokens: int = 0  # that they gave
     drafts: int = 0  # trees verified
     draft_nodes: int = 0  # candidates in them
     gap_seconds: tuple[float, ...] = ()  # between one delivery to a request and its next, over all requests
     memory: int | None = None  # resident bytes
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by phase, over all steps
-    speedups: tuple[float, ...] = ()  # over plain decoding, as each request reported it
+    generation_seconds: tuple[float, ...] = ()  # of each request, first token to last, in order of arrival
+    speedups: tuple[float | None, ...] = ()  # of each over plain decoding, as it reported it itself
+    record: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # what was kept of drafted trees
+    simulated: float | None = None  # tokens a second that the simulator says of the steps that only decode
+
+    @property
+    def simulated_over_measured(self) -> float | None:
+        """Of the tokens a second that steps give which only decode."""
+        if self.simulated is None or not self.decode_tokens:
+            return None
+        return self.simulated * self.decode_seconds / self.decode_tokens
 
     @property
     def reported_speedup(self) -> float | None:
         """Mean over the requests."""
-        return sum(self.speedups) / len(self.speedups) if self.speedups else None
+        known = [speedup for speedup in self.speedups if speedup is not None]
+        return sum(known) / len(known) if known else None
+
+    def replayed(self, plain: Measurement) -> tuple[float, ...]:
+        """The true speedup of each request that reported one: over itself in a run without speculation.
+
+        Empty where the runs do not have the same requests.
+        """
+        count = len(self.generation_seconds)
+        if len(plain.generation_seconds) != count or len(self.speedups) != count:
+            return ()
+        times = zip(plain.generation_seconds, self.generation_seconds, self.speedups, strict=True)
+        return tuple(before / now for before, now, reported in times if reported is not None)
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,5 +106,18 @@ def pool(parts: Iterable[Measurement]) -> Measurement:
         gap_seconds=tuple(seconds for part in parts for seconds in part.gap_seconds),
         memory=max((part.memory for part in parts if part.memory is not None), default=None),
         phases=dict(phases),
+        generation_seconds=tuple(seconds for part in parts for seconds in part.generation_seconds),
         speedups=tuple(speedup for part in parts for speedup in part.speedups),
+        decode_tokens=sum(part.decode_tokens for part in parts),
+        record=AcceptanceRecord().merge(part.record for part in parts),
+        simulated=_pool_simulated(parts),
     )
+
+
+def _pool_simulated(parts: Sequence[Measurement]) -> float | None:
+    """As if one run had given the tokens of all, each part at its own simulated pace."""
+    paces = [(part.decode_tokens, part.simulated) for part in parts]
+    seconds = [tokens / pace for tokens, pace in paces if pace is not None]
+    if not paces or len(seconds) < len(paces) or not sum(seconds):
+        return None
+    return sum(tokens for tokens, _ in paces) / sum(seconds)

@@ -16,7 +16,7 @@ from .summary import ALL_PROMPTS, BASELINES, Ratio, Row, Spread
 
 _NAMES = ("contender", "prompts", "T", "load")
 _NUM_WORDS = 2  # leading columns that hold words
-_FILE_WIDTH = 160  # of the tables where there is no terminal to fit
+_FILE_WIDTH = 200  # of the tables where there is no terminal to fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,12 @@ def used_columns(report: Report) -> list[Column]:
         Column("MiB", lambda row: row.memory_mib, 0, with_spread=False),
     ]
     columns += [Column(f"x {name}", _over(name), 2) for name in report.baselines]
-    columns.append(Column("reported", lambda row: row.reported, 2, with_spread=False))
+    columns += [
+        Column("reported", lambda row: row.reported, 2, with_spread=False),
+        Column("replayed", lambda row: row.replayed, 2, with_spread=False),
+        Column("within 10%", lambda row: row.well_reported, 2, with_spread=False),
+        Column("simulated/measured", lambda row: row.simulated, 2),
+    ]
     return [column for column in columns if any(column.value(row) is not None for row in report.rows)]
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from resispec.models.load.causal import load_tokenizer
 from resispec.models.load.resolve import resolve
 
+from ..budget.record import AcceptanceRecord
 from ..load import choose_device, choose_dtype
 from ..outputs import number_format
 from .contenders import Contender, FailedContender
@@ -65,10 +66,13 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         measure(contenders, workloads, settings.repeats, results, console)
     except KeyboardInterrupt:
         results.interrupted = True
+    if settings.trace is not None:
+        runs = [run for by_repeat in results.runs.values() for run in by_repeat.values()]
+        AcceptanceRecord().merge(run.record for run in runs).save(settings.trace)
     return Report(
         machine=machine,
         target=settings.target,
-        draft=settings.draft,
+        draft=f"{settings.draft}, untrained" if settings.untrained else settings.draft,
         dtype=number_format(settings.quantization, str(dtype).removeprefix("torch."))
         + (", compiled" if settings.compile else ""),
         tokens=settings.tokens,

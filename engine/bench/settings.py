@@ -50,6 +50,9 @@ class BenchSettings:
     verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
     proposers: tuple[str, ...] = ()  # the same: a proposer, or several with + between them
     modes: tuple[str, ...] = ()  # the same: auto, fixed
+    untrained: bool = False  # the draft's weights are random
+    simulate: bool = False  # say of our engines' runs, too, what the simulator makes of them
+    trace: Path | None = None  # for what was kept of drafted trees
     intruder: int | None = None  # tokens of a prompt that comes into the middle of each workload
     peers: tuple[Peer, ...] = ()  # other servers; with any, everybody is a server and measured over HTTP
     json: Path | None = None
@@ -78,7 +81,7 @@ class BenchSettings:
         if self.intruder is not None:
             at_least(self.intruder, 1, "intruder")
         self._check_together()
-        check_files(self.json, self.markdown, self.plot)
+        check_files(self.json, self.markdown, self.plot, self.trace)
         check_plot(self.plot)
 
     def _check_together(self) -> None:
@@ -115,6 +118,12 @@ class BenchSettings:
                 any(mode not in ("auto", "fixed") for mode in self.modes),
                 "modes",
                 f"modes is {', '.join(self.modes)}; use auto and fixed",
+            ),
+            (self.untrained and self.draft is None, "untrained", "an untrained draft needs one to resemble"),
+            (
+                self.simulate and bool(self.verifiers or self.proposers or self.intruder),
+                "simulate",
+                "only drafted trees are simulated; leave out verifiers, proposers and intruder",
             ),
             (
                 self.intruder is not None and max(self.batch) == 1,
@@ -155,8 +164,8 @@ class BenchSettings:
             compile=self.compile,
             max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
-            max_tree_nodes=max((tree.nodes for tree in trees), default=defaults.max_tree_nodes),
-            max_tree_depth=max((tree.depth for tree in trees), default=defaults.max_tree_depth),
+            max_tree_nodes=max((tree.nodes for tree in trees), default=None),
+            max_tree_depth=max((tree.depth for tree in trees), default=None),
             prefix_caching=False,
             num_threads=self.num_threads,
             allow_inexact=bool(self.verifiers),  # a comparison may want to see what exactness costs
@@ -217,12 +226,21 @@ def check_plot(path: Path | None) -> None:
         raise ConfigError("--plot draws with matplotlib: pip install 'resispec[plot]'", "plot")
 
 
-def parse_list(text: str, kind: Callable[[str], T], name: str) -> tuple[T, ...]:
-    """``"1,8"`` as ``(1, 8)``, repetitions left out. Raises ConfigError naming the option."""
+def parse_list(text: str, kind: Callable[[str], T], name: str, *, unique: bool = True) -> tuple[T, ...]:
+    """``"1,8"`` as ``(1, 8)``, repetitions left out if ``unique``. Raises ConfigError naming the option."""
     try:
-        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+        values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     except ValueError as error:
         raise ConfigError(f"{name} is {text!r}; use values with commas between them", name) from error
+    return tuple(dict.fromkeys(values)) if unique else values
+
+
+def parse_tree(text: str) -> Tree:
+    """``"8x3"``. Raises ConfigError."""
+    nodes, _, depth = text.partition("x")
+    if not (nodes.isdecimal() and depth.isdecimal() and int(nodes) and int(depth)):
+        raise ConfigError(f"trees has {text!r}; use candidates x levels, such as 8x3", "trees")
+    return Tree(int(nodes), int(depth))
 
 
 def sweep_trees(nodes: Sequence[int], depths: Sequence[int]) -> tuple[Tree, ...]:

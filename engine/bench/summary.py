@@ -10,6 +10,7 @@ from .contenders import PLAIN, TRANSFORMERS
 from .measurement import Measurement, pool
 
 ALL_PROMPTS = "all"
+_NEAR = 0.1  # how far a reported speedup may be off
 BASELINES = (PLAIN, TRANSFORMERS)
 
 Runs = Mapping[int, Measurement]  # by repeat
@@ -56,6 +57,9 @@ class Row:
     gap_max_ms: Spread | None = None
     memory_mib: Spread | None = None  # resident
     reported: Spread | None = None  # speedup over plain decoding, as the requests reported it
+    replayed: Spread | None = None  # as it was: the mean over the same requests without speculation
+    well_reported: Spread | None = None  # share of the requests that were not off by more than a tenth
+    simulated: Spread | None = None  # the simulator's tokens/s over the measured ones, where only decoding
     over: dict[str, Spread] = field(default_factory=dict)  # tokens/s over a baseline's at the same load
     phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
     error: str | None = None
@@ -118,6 +122,7 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
         return Row(case, error=error or "interrupted before it ran")
     over = {name: _ratio(own, _baseline_runs(case, name, runs)) for name in baselines}
     values = own.values()
+    plain = _baseline_runs(case, PLAIN, runs)
     phases = pool(values).phases
     total = sum(phases.values())
     return Row(
@@ -133,9 +138,27 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
         gap_max_ms=spread(_ms(run.gap(1)) for run in values),
         memory_mib=spread(run.memory and run.memory / 2**20 for run in values),
         reported=spread(run.reported_speedup for run in values),
+        replayed=spread(_replayed(own, plain)),
+        well_reported=spread(_well_reported(own, plain)),
+        simulated=spread(run.simulated_over_measured for run in values),
         over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},
     )
+
+
+def _replayed(own: Runs, plain: Runs) -> Iterable[float | None]:
+    for repeat in own:
+        true = own[repeat].replayed(plain[repeat]) if repeat in plain else ()
+        yield sum(true) / len(true) if true else None
+
+
+def _well_reported(own: Runs, plain: Runs) -> Iterable[float | None]:
+    for repeat in own:
+        true = own[repeat].replayed(plain[repeat]) if repeat in plain else ()
+        reported = [speedup for speedup in own[repeat].speedups if speedup is not None]
+        if true:
+            near = [abs(said / was - 1) <= _NEAR for said, was in zip(reported, true, strict=True)]
+            yield sum(near) / len(near)
 
 
 def _baseline_runs(case: Case, name: str, runs: Mapping[Case, Runs]) -> Runs:

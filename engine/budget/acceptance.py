@@ -107,8 +107,10 @@ class Acceptance:
         rates: list[float] = []
         for depth, prior in enumerate(priors):
             if depth >= len(self.depths):
-                # Never tried here: no better than the depth above is known to be.
-                rates.append(min(prior, rates[-1]) if rates else prior)
+                # Never tried here: no better than the depth above is known to be. Where nobody knows more,
+                # as good as that, or it would never be tried.
+                guess = prior if self.prior is not None or not rates else rates[-1]
+                rates.append(min(guess, rates[-1]) if rates else guess)
                 continue
             counts = self.depths[depth]
             tries = counts.tries / counts.tests

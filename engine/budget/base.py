@@ -40,6 +40,7 @@ class Choice:
     budget: TreeBudget | None
     off: Off | None = None
     catch_up: int = 0  # without a tree: tokens that the draft runs, to have less to do when there is one
+    known: bool = True  # what is known is verified, whether or not something is drafted beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,25 @@ class View:
     history: History
     mode: SpeculationMode
     is_free: bool  # its tree may depend on the load and on times
-    max_nodes: int  # to draft, by its settings and its end; 0: nothing can be, and ``off`` says why
+    max_nodes: int  # of a tree that has drafted ones; 0: nothing can be drafted, and ``off`` says why
     max_depth: int
     off: Off | None
     length: int  # tokens so far
     behind: int  # tokens the draft has not run, the last one included
     drawing: Drawing
     shares_nodes: bool
-    known: KnownTree = NOTHING_KNOWN  # what is verified beside what is drafted
+    known: KnownTree = NOTHING_KNOWN  # what may be verified beside what is drafted
     forced: int = 0  # tokens that are run before the last one, in the same step
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its candidates are weighed against those of others."""
+        return self.is_free and self.mode is SpeculationMode.AUTO
+
+    @property
+    def room(self) -> int:
+        """Candidates that may be drafted beside all that is known."""
+        return max(0, self.max_nodes - self.known.num_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,9 @@ class StepCosts(Protocol):
         """Laws, tests and draws of ``rows`` requests with ``expanded`` nodes that have children."""
         ...
 
-    def whole_step(self, depth: int) -> float:
-        """What a step with trees of this depth (0: none) takes, over the sum of its parts."""
+    def whole_step(self, kind: int, batch: int) -> float:
+        """What a step of ``batch`` requests takes, over the sum of its parts.
+
+        kind: levels that are drafted; 0: there are known candidates only; -1 (`PLAIN`): none at all.
+        """
         ...

@@ -9,34 +9,35 @@ predicted to give fewer tokens a second than plain decoding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from ..request import SamplingParams, SpeculationMode
 from ..tree import TreeShape
-from .acceptance import Acceptance, expected_tokens
+from .acceptance import Acceptance
+from .alone import alone_rung, known_pays
 from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
 from .costs import ReferenceCosts
+from .drafting import CATCH_UP, STEADY_CATCH_UP, settle, with_catch_up
 from .history import History
-from .ladder import Ladder, Rung, kind_of, ladders, levels_of, shape_of
-from .plan import Bid, Load, choose
+from .known import beside_known, choose_known, known_price
+from .ladder import kind_of, ladders, levels_of, shape_of
+from .plan import Bid, Load, Plan, choose, step_seconds
+from .record import AcceptanceRecord
 
 _MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
-_CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get trees again
-_STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
 _PROBE_SHARE = 0.005  # of the time, for trying requests that go without
 _MOST_CREDIT = 1.0  # seconds
-# A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most.
+# A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
+# trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
+_HELD_PLAIN = 3
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _ALONE_PRIOR = 2.0  # of a request that knows nothing of others
 _SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
 _FIXED_LEAST = 0.15  # chance of a known candidate that is worth a drafted one
 _LEAST = 0.03  # chance below which estimates mean little
-_KNOWN_GRAIN = 4  # candidates over which the price of one is measured
-_KNOWN_TOKENS = 1.5  # what a step gives a request, for the price of a candidate
 _TEMPERATURES = (0.0, 0.4, 0.8, 1.2)  # upper ends of what shares statistics
 
 
@@ -51,13 +52,12 @@ class _Held:
     """A plan that holds for some steps."""
 
     batch: tuple[int, ...]  # what it was made for
-    rungs: tuple[Rung | None, ...]
-    seconds: float  # predicted for a step
+    plan: Plan
     steps_left: int
 
     def fits(self, views: Sequence[View]) -> bool:
         """Whether no tree is deeper than its request may still have it."""
-        pairs = zip(self.rungs, views, strict=True)
+        pairs = zip(self.plan.rungs, views, strict=True)
         return all(rung is None or rung.depth <= view.max_depth for rung, view in pairs)
 
 
@@ -67,13 +67,20 @@ class Controller:
     def __init__(self, settings: ControllerSettings, costs: StepCosts, reference: ReferenceCosts) -> None:
         """costs: as measured. reference: for requests with a seed, the same on every machine."""
         self.settings = settings
-        self._costs = costs
+        self.costs = costs
         self._reference = reference
         self._server: dict[tuple[str, int], Acceptance] = {}  # by verifier and temperature
         self._baseline_probes = BaselineProbes(settings.baseline_probe_share)
         self._credit = 0.0  # seconds that probing may take
         self._drafted_lately = True
-        self._held = _Held((), (), 0.0, 0)
+        nothing = Load(0, 0, 0, 0.0)
+        self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), 0)
+        self._record = AcceptanceRecord()
+
+    def take_record(self) -> AcceptanceRecord:
+        """What was kept since the last call."""
+        record, self._record = self._record, AcceptanceRecord()
+        return record
 
     def history(self, verifier: str, sampling: SamplingParams) -> History:
         """Of a new request. One with a seed learns nothing from others, nor they from it."""
@@ -85,37 +92,39 @@ class Controller:
 
     def observe(self, history: History, shape: TreeShape, num_kept: int) -> None:
         """A tree of this shape was verified, and a path of ``num_kept`` candidates kept."""
+        self._record.add(shape, num_kept, greedy=history.greedy)
         levels = levels_of(shape, greedy=history.greedy)
         history.acceptance.observe(levels, num_kept)
         if history.acceptance.prior is not None:
             history.acceptance.prior.observe(levels, num_kept)
         if not history.is_on and num_kept:  # a try that paid for a part of itself
-            self._credit += self._held.seconds / max(1, len(self._held.rungs))
+            held = self._held.plan
+            self._credit += held.seconds / max(1, len(held.rungs))
         history.tried(kept=num_kept > 0)
 
     def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
         """One step's trees. prompt_tokens: rows of prompts that are likely to share the step."""
-        known = sum(view.known.num_nodes for view in views)
         load = Load(
-            rows=len(views) + sum(view.forced for view in views) + prompt_tokens + known,
-            context=sum(view.length for view in views) + prompt_tokens + known,
+            rows=len(views) + sum(view.forced for view in views) + prompt_tokens,
+            context=sum(view.length for view in views) + prompt_tokens,
             sampling=len(views),
-            tokens=len(views) + sum(view.known.expected_tokens for view in views),
-            expanded=sum(len(view.known.inner) for view in views),
+            tokens=float(len(views)),
         )
         choices: list[Choice | None] = []
         share = self.settings.max_step_nodes // max(1, len(views))
         for view in views:
             choice = self._alone(view, share)
             if choice is not None and choice.budget is not None:
-                _settle(load, view, choice.budget)
+                settle(load, view, choice.budget)
+            if choice is not None and choice.known and not view.is_shared:
+                load.add_known(view.known)
             choices.append(choice)
         open_to_choice = [view for view, choice in zip(views, choices, strict=True) if choice is None]
         shared = iter(self._share_out(open_to_choice, load))
-        plan = [choice or next(shared) for choice in choices]
+        plan = choose_known(views, [choice or next(shared) for choice in choices], load, self.costs)
         if self._is_baseline(views, plan, prompt_tokens):
             return [
-                Choice(None, Off.BASELINE) if _has_tree(view, choice) else choice
+                Choice(None, Off.BASELINE, known=False) if _has_tree(view, choice) else choice
                 for view, choice in zip(views, plan, strict=True)
             ]
         return plan
@@ -123,7 +132,7 @@ class Controller:
     def late(self, view: View) -> Choice:
         """Of a request that joins a step already planned: its own tree if it has a seed, else none."""
         choice = self._alone(view, view.max_nodes)
-        return Choice(None) if choice is None or view.is_free else choice
+        return Choice(None, known=False) if view.is_shared or choice is None else choice
 
     def known_limit(
         self, mode: SpeculationMode, batch: int, length: int, *, is_free: bool, drafts: bool
@@ -131,22 +140,15 @@ class Controller:
         """What a request may add of candidates that are known, one of ``batch`` requests that decode.
 
         drafts: there are drafted candidates, too, whose place known ones take in the fixed mode.
-
-        One more candidate pays if the tokens it is expected to give, over those of the step without it,
-        exceed its share of the step's time.
         """
         if mode is SpeculationMode.OFF:
             return KnownLimit(0, 1.0)
         if mode is SpeculationMode.FIXED:
             share = self.settings.max_step_nodes // max(1, batch)
             return KnownLimit(share if is_free else None, _FIXED_LEAST if drafts else _LEAST)
-        costs, batch = (self._costs, batch) if is_free else (self._reference, 1)
-        rows, context = 2 * batch, batch * length
-        step = costs.target_seconds(rows, context) + costs.sample_seconds(batch, batch)
-        more = costs.target_seconds(rows + _KNOWN_GRAIN, context)
-        more += costs.sample_seconds(batch, batch + _KNOWN_GRAIN)
-        price = (more - step) / _KNOWN_GRAIN / step * batch * _KNOWN_TOKENS
-        return KnownLimit(None, max(_LEAST, price))
+        if is_free:
+            return KnownLimit(None, max(_LEAST, known_price(self.costs, batch, length)))
+        return KnownLimit(None, max(_LEAST, known_price(self._reference, 1, length)))
 
     def keeps_up(self, mode: SpeculationMode, *, is_free: bool) -> bool:
         """Whether the draft should read a prompt along with the target: if trees are likely to follow."""
@@ -160,54 +162,50 @@ class Controller:
             return Choice(None, view.off)
         if view.mode is SpeculationMode.FIXED:
             share = max(0, share - view.known.num_nodes)
-            nodes = min(view.max_nodes, share) if view.is_free else view.max_nodes
+            nodes = min(view.room, share) if view.is_free else view.room
             return Choice(TreeBudget(nodes, view.max_depth)) if nodes else Choice(None, Off.LOAD)
         return None if view.is_free else self._own(view)
 
     def _own(self, view: View) -> Choice:
         """For a request with a seed: the tree it would get alone on the reference machine."""
         history = view.history
-        rung = _alone_rung(
-            ladders(view),
-            self._reference,
-            0.0 if history.is_on else _MARGIN,
-            view.known.num_nodes,
-            len(view.known.inner),
-            round(view.known.expected_tokens, 1),
-        )
+        rung = alone_rung(view, self._reference, margin=0.0 if history.is_on else _MARGIN)
         history.turn(on=rung is not None)
         if rung is not None:
             return Choice(rung.budget)
-        return Choice(_PROBE) if history.wants_probe else Choice(None, Off.NO_GAIN)
+        if history.wants_probe:
+            return Choice(_PROBE)
+        return Choice(None, Off.NO_GAIN, known=known_pays(view, self._reference))
 
     def _share_out(self, views: Sequence[View], load: Load) -> list[Choice]:
         """Of the requests that share what the machine can do."""
         if not views:
             return []
-        rungs = self._held_plan(views, load)
+        plan = self._held_plan(views, load)
         choices = []
-        for view, rung in zip(views, rungs, strict=True):
+        for view, rung in zip(views, plan.rungs, strict=True):
             view.history.turn(on=rung is not None)
-            choices.append(Choice(None, Off.NO_GAIN) if rung is None else _with_catch_up(view, rung.budget))
-        self._probe(views, choices)
+            choices.append(Choice(None, Off.NO_GAIN) if rung is None else beside_known(view, rung, plan))
+        self._probe(views, choices, plan)
         return choices
 
-    def _held_plan(self, views: Sequence[View], load: Load) -> Sequence[Rung | None]:
+    def _held_plan(self, views: Sequence[View], load: Load) -> Plan:
         """The best plan, kept for some steps while the same requests are in them: it costs time, too."""
         batch = (load.rows, *(id(view.history) for view in views))
         held = self._held
         if held.batch != batch or held.steps_left == 0 or not held.fits(views):
-            bids = [Bid(ladders(view), view.length, min(view.behind, _STEADY_CATCH_UP)) for view in views]
+            bids = [Bid(ladders(view), view.length, min(view.behind, STEADY_CATCH_UP)) for view in views]
             was_on = any(view.history.is_on for view in views)
-            plan = choose(bids, load, self._costs, margin=0.0 if was_on else _MARGIN)
+            plan = choose(bids, load, self.costs, margin=0.0 if was_on else _MARGIN)
             self._drafted_lately = any(rung is not None for rung in plan.rungs)
-            steps = min(_LONGEST_HELD, _SHORTEST_HELD + len(views) // _HELD_SHARE)
-            held = self._held = _Held(batch, plan.rungs, plan.seconds, steps)
+            steps = _SHORTEST_HELD + len(views) // _HELD_SHARE
+            steps = min(_LONGEST_HELD, steps if self._drafted_lately else _HELD_PLAIN * steps)
+            held = self._held = _Held(batch, plan, steps)
         held.steps_left -= 1
-        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * held.seconds)
-        return held.rungs
+        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * held.plan.seconds)
+        return held.plan
 
-    def _probe(self, views: Sequence[View], choices: list[Choice]) -> None:
+    def _probe(self, views: Sequence[View], choices: list[Choice], plan: Plan) -> None:
         """Try one of those that go without, if the time that probing may take allows it."""
         waiting = [
             index
@@ -218,11 +216,13 @@ class Controller:
             return
         index = min(waiting, key=lambda index: views[index].behind)
         view = views[index]
-        catch_up = min(view.behind, _CATCH_UP)
-        cost = self._costs.draft_seconds(catch_up, view.length) + self._costs.sample_seconds(1, 1)
+        catch_up = min(view.behind, CATCH_UP)
+        load = replace(plan.load)
+        load.add_tree(shape_of(kind_of(view), _PROBE), behind=catch_up, length=view.length)
+        cost = step_seconds(load, self.costs) - plan.seconds
         if cost <= self._credit:
             self._credit -= cost
-            choices[index] = _with_catch_up(view, _PROBE)
+            choices[index] = with_catch_up(view, _PROBE)
 
     def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
@@ -235,36 +235,4 @@ class Controller:
 
 
 def _has_tree(view: View, choice: Choice) -> bool:
-    return choice.budget is not None or view.known.num_nodes > 0
-
-
-@lru_cache(maxsize=4096)
-def _alone_rung(
-    options: tuple[Ladder, ...],
-    costs: ReferenceCosts,
-    margin: float,
-    known_nodes: int,
-    known_expanded: int,
-    known_tokens: float,
-) -> Rung | None:
-    """The best tree of a request that has the machine for itself, beside candidates that are known."""
-    load = Load(
-        rows=1 + known_nodes, context=0, sampling=1, tokens=1.0 + known_tokens, expanded=known_expanded
-    )
-    return choose([Bid(options, 0, _STEADY_CATCH_UP)], load, costs, margin=margin).rungs[0]
-
-
-def _settle(load: Load, view: View, budget: TreeBudget) -> None:
-    """Count a tree that is not up for choice."""
-    kind = kind_of(view)
-    shape = shape_of(kind, budget)
-    load.add_tree(shape, behind=min(view.behind, _STEADY_CATCH_UP), length=view.length)
-    rates = view.history.acceptance.rates(shape.depth)
-    load.tokens += expected_tokens(levels_of(shape, greedy=kind.greedy), rates)
-
-
-def _with_catch_up(view: View, budget: TreeBudget) -> Choice:
-    """The tree, or first, over some steps, what the draft has missed."""
-    if view.behind > _CATCH_UP:
-        return Choice(None, Off.CATCH_UP, catch_up=_CATCH_UP)
-    return Choice(budget)
+    return choice.budget is not None or (choice.known and view.known.num_nodes > 0)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-_NEWEST, _NEWEST_STEP = 0.1, 0.03  # weights of the newest measurement: of a part, of a whole step
-_MOST_OFF = 1.3  # times that whole steps may differ from the sum of their parts
-_DRIFT = 0.003  # of the factors of depths that were not met
+from ..cost.table import PLAIN, LearnedCosts
+
+_NEWEST = 0.1  # weight of the newest measurement
+_SECOND_STEP = 0.3  # of a whole step of a kind met once: the first may have been slow for being the first
+_MOST_OFF = 1.5  # times that whole steps may differ from the sum of their parts
+_MOST_SEEN = 1.3  # times that a single one may seem to
+_DRIFT = 0.0005  # of the factors of kinds that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
 _CONTEXT_GRAIN = 256  # KV rows that make no difference to a choice
@@ -20,18 +25,37 @@ class Forwards(Protocol):
     def draft_seconds(self, tokens: int, context: int) -> float: ...
 
 
+@dataclass(slots=True)
+class _Factor:
+    """What whole steps of one kind take over the sum of their parts."""
+
+    value: float
+    count: int = 0
+
+
 class MeasuredCosts:
     """The costs of this machine, as its own steps have shown them. Looked up once in a while only."""
 
-    def __init__(self, table: Forwards) -> None:
+    def __init__(self, table: Forwards, learned: LearnedCosts | None = None) -> None:
+        """learned: by an earlier server, on the same machine and with the same models."""
         self._table = table
         # Seconds for each law made, and what a step with trees costs beyond its laws; by measured steps.
-        self._law = 0.02 * table.target_seconds(1, 1)
-        self._trees = 0.02 * table.target_seconds(1, 1)
-        self._whole: dict[int, float] = {}  # by depth
+        unit = table.target_seconds(1, 1)
+        self._law = unit * (learned.law if learned else 0.02)
+        self._trees = unit * (learned.trees if learned else 0.02)
+        self._whole: dict[tuple[int, int], _Factor] = {  # by kind and the magnitude of the batch
+            (kind, magnitude): _Factor(min(max(value, 1 / _MOST_OFF), _MOST_OFF), count=1)
+            for kind, magnitude, value in (learned.factors if learned else ())
+        }
         self._steps = 0
         self._target: dict[tuple[int, int], float] = {}
         self._draft: dict[tuple[int, int], float] = {}
+
+    def learned(self) -> LearnedCosts:
+        """For the next server."""
+        unit = self._table.target_seconds(1, 1)
+        factors = tuple((*key, factor.value) for key, factor in self._whole.items())
+        return LearnedCosts(self._law / unit, self._trees / unit, factors)
 
     def target_seconds(self, tokens: int, context: int) -> float:
         key = (tokens, context // _CONTEXT_GRAIN)
@@ -63,25 +87,34 @@ class MeasuredCosts:
             self._target.clear()
             self._draft.clear()
 
-    def whole_step(self, depth: int) -> float:
-        # A depth that was not met yet is taken to be like the one nearest to it.
-        if depth in self._whole or not self._whole:
-            return self._whole.get(depth, 1.0)
-        return self._whole[min(self._whole, key=lambda known: abs(known - depth))]
+    def whole_step(self, kind: int, batch: int) -> float:
+        factor = self._whole.get((kind, batch.bit_length())) or self._nearest(kind, batch.bit_length())
+        return 1.0 if factor is None else factor.value
 
-    def observe_step(self, depth: int, seconds: float, predicted: float) -> None:
+    def observe_step(self, kind: int, batch: int, seconds: float, predicted: float) -> None:
         """A whole step took this long, and ``predicted`` was said of it. So predictions that are wrong
-        for some trees, and not for others, do not stay wrong.
+        for some steps, and not for others, do not stay wrong.
 
-        The factor moves slowly and not far, and those of other depths drift towards it: a depth that
-        was slow once, its first time, is not given up for good.
+        The factor moves slowly and not far, and all others drift towards it: a kind that was slow for a
+        while is not given up for good.
         """
-        usual = self.whole_step(depth)
-        seen = min(max(seconds / predicted, 1 / _MOST_OFF), _MOST_OFF)
-        factor = usual * seen**_NEWEST_STEP
-        self._whole[depth] = min(max(factor, 1 / _MOST_OFF), _MOST_OFF)
-        for other in self._whole.keys() - {depth}:
-            self._whole[other] += _DRIFT * (factor - self._whole[other])
+        key = (kind, batch.bit_length())
+        if key not in self._whole:
+            self._whole[key] = _Factor(self.whole_step(kind, batch))
+        factor = self._whole[key]
+        seen = min(max(seconds / predicted, 1 / _MOST_SEEN), _MOST_SEEN)
+        weight = max(_NEWEST, _SECOND_STEP / factor.count) if factor.count else _NEWEST
+        factor.value = min(max(factor.value * seen**weight, 1 / _MOST_OFF), _MOST_OFF)
+        factor.count += 1
+        for other in self._whole.values():
+            other.value += _DRIFT * (factor.value - other.value)
+
+    def _nearest(self, kind: int, magnitude: int) -> _Factor | None:
+        """Of the kind that is most like one that was not met yet: candidates make the largest difference."""
+        alike = [key for key in self._whole if (key[0] == PLAIN) is (kind == PLAIN)]
+        if not alike:
+            return None
+        return self._whole[min(alike, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
 
 
 class ReferenceCosts:
@@ -106,7 +139,7 @@ class ReferenceCosts:
     def sample_seconds(self, rows: int, expanded: int) -> float:
         return self._node * (rows + expanded) + (self._trees if expanded else 0.0)
 
-    def whole_step(self, depth: int) -> float:  # noqa: ARG002
+    def whole_step(self, kind: int, batch: int) -> float:  # noqa: ARG002
         return 1.0
 
 

@@ -72,15 +72,17 @@ def levels_of(shape: TreeShape, *, greedy: bool) -> tuple[LevelView, ...]:
     return level_views(shape, greedy=greedy)
 
 
-def ladders(view: View) -> tuple[Ladder, ...]:
+def ladders(view: View, *, beside_known: bool = False) -> tuple[Ladder, ...]:
     """Of a request: for every depth up to its own, the trees no deeper than that.
 
-    What is drafted counts only where nothing that is known already is kept.
+    beside_known: what is drafted counts only where nothing that is known already is kept, and takes the
+    room that it leaves.
     """
     first, *deeper = view.history.acceptance.rates(view.max_depth)
-    first *= 1.0 - view.known.first_chance
+    if beside_known:
+        first *= 1.0 - view.known.first_chance
     rates = tuple(round(rate * _GRAIN) for rate in (first, *deeper))
-    return _ladders(kind_of(view), view.max_nodes, view.max_depth, rates)
+    return _ladders(kind_of(view), view.room if beside_known else view.max_nodes, view.max_depth, rates)
 
 
 @lru_cache(maxsize=8192)

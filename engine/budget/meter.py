@@ -40,6 +40,7 @@ class PlainStep:
     rows: int  # of the target's forward, prompts included and candidates not
     real: Load  # what the real step holds
     is_plain: bool  # the real step held nothing but single tokens
+    catches_up: bool  # a draft ran tokens that it had missed, and grew nothing
     seconds: float  # that plain decoding would have taken for a token of each
     prompt_seconds: float  # more, for the prompts in it
     is_measured: bool  # from steps of this batch size that were plain
@@ -60,6 +61,7 @@ class SpeedMeter:
         prompts = [item for item in items if not item.decodes]
         rows = batch + sum(item.num_tokens for item in prompts)
         forced = sum(item.num_tokens - 1 for item in decoding)
+        catches_up = any(item.catch_up for item in items)
         prompt_seconds = 0.0
         if prompts:
             with_prompts = self._costs.target_seconds(rows, context + sum(item.length for item in prompts))
@@ -72,7 +74,9 @@ class SpeedMeter:
             is_plain=bool(batch)
             and not prompts
             and not forced
-            and all(item.tree is None and not item.catch_up for item in items),
+            and not catches_up
+            and not any(item.tree for item in items),
+            catches_up=catches_up,
             seconds=self._baseline.seconds(batch, context) if batch else 0.0,
             prompt_seconds=prompt_seconds,
             is_measured=self._baseline.is_measured(batch),
@@ -88,15 +92,16 @@ class SpeedMeter:
         since = began if self._last_end is None else self._last_end
         if step.batch and step.rows == step.batch:
             self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
-            predicted = step_seconds(step.real, self._costs)
-            self._costs.observe_step(step.real.depth, ended - since, predicted)
+            if not step.catches_up:
+                predicted = step_seconds(step.real, self._costs)
+                self._costs.observe_step(step.real.kind, step.batch, ended - since, predicted)
         if step.is_plain:
             self._baseline.observe(step.batch, step.context, ended - since)
         self._last_end = ended if more else None
 
 
 def _load(items: SequenceOf[Item], rows: int, batch: int) -> Load:
-    """What a step holds. Whether its draft only catches up is no matter: such steps are few."""
+    """What a step holds, but for drafts that only catch up."""
     trees = [(item, item.tree) for item in items if item.tree is not None]
     drafting = [(item, tree.shape) for item, tree in trees if tree.shape.levels]
     nodes = sum(tree.num_nodes for _, tree in trees)

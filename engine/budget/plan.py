@@ -14,6 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..cost.table import PLAIN
+from ..known_tree import KnownTree
 from ..tree import TreeShape
 from .base import StepCosts
 from .ladder import Ladder, Rung
@@ -44,6 +46,18 @@ class Load:
     behind: int = 0  # tokens the draft catches up with
     draft_context: int = 0
 
+    @property
+    def kind(self) -> int:
+        """As `StepCosts.whole_step` tells steps apart."""
+        return self.depth or (0 if self.expanded else PLAIN)
+
+    def add_known(self, known: KnownTree) -> None:
+        """Candidates that are known beforehand."""
+        self.rows += known.num_nodes
+        self.context += known.num_nodes
+        self.expanded += len(known.inner)
+        self.tokens += known.expected_tokens
+
     def add_tree(self, shape: TreeShape, *, behind: int, length: int) -> None:
         """A drafted tree of a request of ``length`` tokens, whose draft is ``behind`` by some of them."""
         self.rows += shape.num_nodes
@@ -62,6 +76,12 @@ class Plan:
     seconds: float  # predicted for it
     plain_tokens: float  # of the step without these trees
     plain_seconds: float
+    load: Load  # the step itself
+
+    @property
+    def price(self) -> float:
+        """Seconds that the step takes longer for each token expected of the trees."""
+        return (self.seconds - self.plain_seconds) / max(1e-9, self.tokens - self.plain_tokens)
 
     @property
     def gain(self) -> float:
@@ -78,7 +98,7 @@ def step_seconds(load: Load, costs: StepCosts) -> float:
     if load.depth > 1:
         width = max(1, round((load.expanded - load.drafting) / (load.depth - 1)))
         seconds += (load.depth - 1) * costs.draft_seconds(width, load.draft_context)
-    return seconds * costs.whole_step(load.depth)
+    return seconds * costs.whole_step(load.kind, load.sampling)
 
 
 def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: float = 0.0) -> Plan:
@@ -90,21 +110,22 @@ def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: floa
     plain_seconds = step_seconds(settled, costs)
     best = settled.tokens / plain_seconds * (1.0 + margin)
     tokens, seconds = settled.tokens, plain_seconds
+    load = settled
     bought: tuple[_Offers, int] | None = None
     for depth in range(1, max((len(bid.ladders) for bid in bids), default=0) + 1):
         offers = _offers(bids, depth)
         for count in _stops(len(offers.bidders)):
-            load = offers.load(settled, count)
-            predicted = step_seconds(load, costs)
-            if load.tokens / predicted > best:
-                best = load.tokens / predicted
-                bought, tokens, seconds = (offers, count), load.tokens, predicted
+            offered = offers.load(settled, count)
+            predicted = step_seconds(offered, costs)
+            if offered.tokens / predicted > best:
+                best = offered.tokens / predicted
+                bought, tokens, seconds, load = (offers, count), offered.tokens, predicted, offered
     rungs: list[Rung | None] = [None] * len(bids)
     if bought is not None:
         offers, count = bought
         for bidder, place in zip(offers.bidders[:count], offers.places[:count], strict=True):
             rungs[bidder] = offers.ladders[bidder].rungs[place]
-    return Plan(tuple(rungs), tokens, seconds, settled.tokens, plain_seconds)
+    return Plan(tuple(rungs), tokens, seconds, settled.tokens, plain_seconds, load)
 
 
 @dataclass(frozen=True, slots=True)

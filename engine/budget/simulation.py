@@ -2,7 +2,8 @@
 
 What a step takes is what the costs say, and what is kept of a tree is drawn from the model of
 `resispec.engine.budget.acceptance`. So a batch of 256 on a GPU can be looked at on a laptop, and a change
-of the policy before it meets a server.
+of the policy before it meets a server. Steps that only decode are simulated, with drafted trees: prompts
+and candidates that are known beforehand are not.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class Scenario:
 
     regimes: tuple[Regime, ...]
     batch: int
-    tokens: int = 400  # of every request
+    tokens: int = 400  # decoded for every request
     rounds: int = 2  # requests one after the other in each place of the batch
+    repeats: int = 1  # times that all of it is done, by the same controller
     prompt: int = 100  # tokens before the first
     max_nodes: int = 16
     max_depth: int = 4
     mode: SpeculationMode = SpeculationMode.AUTO
+    temperature: float = 1.0
     seed: int = 0
 
     def regime(self, position: int) -> Regime:
@@ -89,20 +92,21 @@ def simulate(scenario: Scenario, costs: StepCosts, settings: ControllerSettings 
     settings = settings or ControllerSettings(1 << 30, 0.0)
     controller = Controller(settings, costs, reference_costs("cpu"))  # nobody here has a seed
     outcome = Outcome()
-    left = scenario.batch * (scenario.rounds - 1)
-    live = [_start(scenario, controller) for _ in range(scenario.batch)]
-    while live:
-        _step(live, scenario, controller, costs, rng, outcome)
-        for text in [text for text in live if text.tokens >= scenario.tokens]:
-            live.remove(text)
-            if left:
-                left -= 1
-                live.append(_start(scenario, controller))
+    for _ in range(scenario.repeats):
+        left = scenario.batch * (scenario.rounds - 1)
+        live = [_start(scenario, controller) for _ in range(scenario.batch)]
+        while live:
+            _step(live, scenario, controller, costs, rng, outcome)
+            for text in [text for text in live if text.tokens >= scenario.tokens]:
+                live.remove(text)
+                if left:
+                    left -= 1
+                    live.append(_start(scenario, controller))
     return outcome
 
 
 def _start(scenario: Scenario, controller: Controller) -> _Text:
-    history = controller.history("resispec", SamplingParams())
+    history = controller.history("resispec", SamplingParams(temperature=scenario.temperature))
     view = View(
         history=history,
         mode=scenario.mode,
@@ -173,4 +177,5 @@ def _grow(
 
 
 def _now(text: _Text, scenario: Scenario) -> View:
-    return replace(text.view, length=scenario.prompt + text.tokens, behind=text.behind)
+    most = min(scenario.max_depth, scenario.tokens - text.tokens - 1)
+    return replace(text.view, length=scenario.prompt + text.tokens, behind=text.behind, max_depth=most)

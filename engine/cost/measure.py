@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from ..proposers.base import DraftItem, Proposer
 from ..request import SamplingParams
 from ..tree import plan_shape
 from .surface import Surface
-from .table import CostTable
+from .table import PLAIN, CostTable, LearnedCosts
 
 _BUDGET = 1.5  # seconds for the target, and a third of it for the draft; the rest is extrapolated
 _SHALLOW, _DEEP = 256, 2048  # KV rows, all requests together
@@ -29,6 +30,8 @@ _TARGET_ORDER = (
 _DRAFT_ORDER = ((1, False), (8, False), (16, False), (1, True), (2, False), (4, False), (16, True))
 _TREE = 4  # tokens of one request in a measured forward: about what a small tree has
 _RUNS = 3  # of each point, of which the quickest counts: what is left is the machine's own noise
+_BATCH = 8  # requests of which one has a candidate, or none: forwards that differ by more than their tokens
+_NEAR = 1.5  # times that whole steps may differ from the sum of their parts
 _UNKNOWN_GROWTH = 1 / 32  # of the cost of one token, for each more, where only one size was measured
 
 Points = Mapping[tuple[int, bool], float]  # seconds by tokens and whether the context was deep
@@ -77,12 +80,33 @@ def measure_costs(
         points = _time(order, prepare, shallow, deep, budget, device)
         return _surface(points, most_tokens, shallow, limits.num_rows)
 
-    return CostTable(
+    table = CostTable(
         surface(_TARGET_ORDER, run_target, limits.target_positions, limits.max_tokens, _BUDGET),
         None
         if proposer is None
         else surface(_DRAFT_ORDER, run_draft, limits.draft_positions, limits.max_requests, _BUDGET / 3),
     )
+    table.learned = _whole_batches(target, table, limits, device)
+    return table
+
+
+def _whole_batches(
+    target: StepModel, table: CostTable, limits: Limits, device: torch.device
+) -> LearnedCosts | None:
+    """What to expect of steps of a batch before there were any; None where there is no room for one.
+
+    A forward over single tokens takes less than the table's, whose requests have several tokens each, and
+    one candidate among them brings that to an end.
+    """
+    factors = [(PLAIN, 1, 1.0), (0, 1, 1.0)]
+    for kind, sizes in ((PLAIN, [1] * _BATCH), (0, [2] + [1] * (_BATCH - 1))):
+        inputs = _inputs(sizes, _SHALLOW, limits.target_positions, device)
+        if inputs is None or limits.num_rows < _SHALLOW or limits.max_requests < _BATCH:
+            return None
+        timed = _time([(1, False)], partial(_forward, target, inputs), 1, None, _BUDGET, device)
+        factor = timed[1, False] / table.target_seconds(sum(sizes), _SHALLOW)
+        factors.append((kind, _BATCH.bit_length(), min(max(factor, 1 / _NEAR), _NEAR)))
+    return LearnedCosts(law=0.02, trees=0.02, factors=tuple(factors))
 
 
 def measure_pace(target: StepModel, table: CostTable, device: torch.device) -> None:
@@ -120,6 +144,11 @@ def _time(
     return timed
 
 
+def _forward(target: StepModel, inputs: StepInputs, *_: int) -> Callable[[], object]:
+    """A `Prepare` of one forward, whatever is asked for."""
+    return partial(target.forward, inputs)
+
+
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
     there = device_for(device)
     there.synchronize()  # what was handed over before is not its cost
@@ -132,6 +161,13 @@ def _seconds(run: Callable[[], object], device: torch.device) -> float:
 def _target_inputs(tokens: int, context: int, max_positions: int, device: torch.device) -> StepInputs | None:
     """Requests of a few tokens each that attend to ``context`` rows together; None where they do not fit."""
     sizes = [_TREE] * (tokens // _TREE) + ([tokens % _TREE] if tokens % _TREE else [])
+    return _inputs(sizes, context, max_positions, device)
+
+
+def _inputs(
+    sizes: Sequence[int], context: int, max_positions: int, device: torch.device
+) -> StepInputs | None:
+    """One forward over so many tokens of each request; as above."""
     span = context // len(sizes)
     if span < _TREE or span > max_positions:
         return None
@@ -143,11 +179,11 @@ def _target_inputs(tokens: int, context: int, max_positions: int, device: torch.
         positions += range(span - size, span)
         rows += range((number + 1) * span - size, (number + 1) * span)
     return StepInputs(
-        token_ids=torch.zeros(tokens, dtype=torch.long, device=device),
+        token_ids=torch.zeros(len(rows), dtype=torch.long, device=device),
         positions=torch.tensor(positions, device=device),
         rows=torch.tensor(rows, device=device),
         segments=tuple(segments),
-        logits_index=torch.arange(tokens, device=device),
+        logits_index=torch.arange(len(rows), device=device),
     )
 
 

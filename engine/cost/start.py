@@ -36,7 +36,7 @@ def start_costs(folder: Path, key: str, pair: Pair, limits: Limits, device: torc
     """The pair's table: kept in ``folder`` under ``key``, or measured now. Leaves all KV rows zero."""
     try:
         return cached_costs(
-            folder / f"{key[:24]}.json",
+            cost_path(folder, key),
             key,
             measure=lambda: measure_costs(pair.target, pair.proposer, limits, device),
             adjust=lambda table: measure_pace(pair.target, table, device),
@@ -44,6 +44,11 @@ def start_costs(folder: Path, key: str, pair: Pair, limits: Limits, device: torc
     finally:
         for memory in pair.memories:
             memory.clear_run(0, min(limits.rows_used, memory.num_rows))
+
+
+def cost_path(folder: Path, key: str) -> Path:
+    """Where the table for ``key`` is kept."""
+    return folder / f"{key[:24]}.json"
 
 
 def cost_key(config: EngineConfig, device: torch.device, modules: Sequence[Any]) -> str:
@@ -72,7 +77,7 @@ def cached_costs(
         return table
     table = measure()
     try:
-        table.save(path, key)
+        table.save(path, key, table.learned)
     except OSError as error:
         _log.warning("the cost table cannot be kept in %s: %s", path, error.strerror or error)
     return table

@@ -27,11 +27,23 @@ class _Grid(msgspec.Struct):
     seconds: list[list[float]]
 
 
+PLAIN = -1  # the kind of a step without candidates; 0: known ones only; else the levels that are drafted
+
+
+class LearnedCosts(msgspec.Struct, frozen=True):
+    """What steps have taught of their costs beside the forwards: `MeasuredCosts` knows what it means."""
+
+    law: float  # both in forwards of the target over one token
+    trees: float
+    factors: tuple[tuple[int, int, float], ...]  # kind of step, magnitude of the batch, factor
+
+
 class _File(msgspec.Struct):
     version: int
     key: str
     target: _Grid
     draft: _Grid | None
+    learned: LearnedCosts | None = None
 
 
 class CostTable:
@@ -49,6 +61,7 @@ class CostTable:
         self._log_pace = 0.0
         self._pace = 1.0
         self._measured = measured
+        self.learned: LearnedCosts | None = None  # as it was measured, or as the file had it
 
     @classmethod
     def guess(cls, *, draft: bool) -> CostTable:
@@ -90,26 +103,31 @@ class CostTable:
             surface.shift(tokens, context, _LOCAL_SHARE * surprise)
         self._pace = exp(self._log_pace)
 
-    def save(self, path: Path, key: str) -> None:
+    def save(self, path: Path, key: str, learned: LearnedCosts | None = None) -> None:
         """Write the table, as it was measured or has become. key: what it holds for. Raises OSError."""
         draft = None if self._draft is None else self._grid(self._draft)
-        file = _File(_VERSION, key, self._grid(self._target), draft)
+        file = _File(_VERSION, key, self._grid(self._target), draft, learned)
         temporary = path.with_name(f".{path.name}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(file))
         temporary.replace(path)
 
     @classmethod
-    def load(cls, path: Path, key: str) -> Self:
-        """Raises OSError where there is no file, CostFileError for one that holds no table for ``key``."""
+    def load(cls, path: Path, key: str | None = None) -> Self:
+        """Raises OSError where there is no file, CostFileError for one that holds no table for ``key``.
+
+        key: None: whatever it was measured for.
+        """
         try:
             file = msgspec.json.decode(path.read_bytes(), type=_File)
-            if file.version != _VERSION or file.key != key:
+            if file.version != _VERSION or key not in (None, file.key):
                 raise CostFileError("it was measured for something else")
             draft = None if file.draft is None else _surface(file.draft)
-            return cls(_surface(file.target), draft)
+            table = cls(_surface(file.target), draft)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise CostFileError(str(error)) from error
+        table.learned = file.learned
+        return table
 
     def _grid(self, surface: Surface) -> _Grid:
         seconds = [[self._pace * value for value in row] for row in surface.values]

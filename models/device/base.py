@@ -54,6 +54,11 @@ class Device(Protocol):
         ...
 
     @property
+    def usual_tree(self) -> tuple[int, int]:
+        """Candidates and levels of a tree that usually pays for a request alone: docs/trees.md."""
+        ...
+
+    @property
     def quantizes(self) -> bool:
         """Whether there are kernels for integer weights."""
         ...

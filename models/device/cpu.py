@@ -23,6 +23,7 @@ class CpuDevice:
     device: torch.device
     memory_share = 0.4  # the machine has other users
     step_nodes = 8  # a CPU is soon busy with them
+    usual_tree = (4, 2)
     quantizes = True
     compiles = True
     reads_freely = True

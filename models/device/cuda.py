@@ -17,6 +17,7 @@ class CudaDevice:
     device: torch.device
     memory_share = 0.85
     step_nodes = 256  # it waits for the weights to be read anyway
+    usual_tree = (16, 4)
     quantizes = False
     compiles = False
     reads_freely = False

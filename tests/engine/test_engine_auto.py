@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,24 +45,37 @@ def test_greedy_text_is_the_plain_one_at_any_load(tiny: Any) -> None:
     assert "baseline" in reasons
 
 
-def test_a_seed_gives_the_same_text_alone_in_a_batch_and_after_preemption(tiny: Any) -> None:
+@pytest.mark.parametrize(
+    "proposers", [("draft",), ("draft", "ngram", "prediction"), ("prediction", "recycle")], ids="+".join
+)
+def test_a_seed_gives_the_same_text_alone_in_a_batch_after_preemption_and_with_a_cached_prefix(
+    tiny: Any, proposers: tuple[str, ...]
+) -> None:
     """In engines that have seen other things, and measured other costs."""
-    one = request("s", 80, seed=11)
-    alone = tiny.run(tiny.engine(tiny.model(0), fair_draft(tiny), speculation=AUTO), [one])
-    assert alone.last["s"].metrics.speculation.num_spec_steps > 0
-    busy = tiny.engine(tiny.model(0), fair_draft(tiny), speculation=AUTO)
+
+    def engine(**config: Any) -> Any:
+        draft = fair_draft(tiny) if "draft" in proposers else None
+        return tiny.engine(tiny.model(0), draft, speculation=AUTO, proposers=proposers, **config)
+
+    prompt = tuple(2 + index % 7 for index in range(40))
+    sampling = SamplingParams(max_tokens=50, ignore_eos=True, seed=11, temperature=0.8)
+    one = Request("s", prompt, sampling)
+    if "prediction" in proposers:
+        predicted = tiny.run(engine(), [one]).tokens["s"]
+        one = replace(one, prediction_token_ids=tuple(predicted))
+    alone = tiny.run(engine(), [one])
+    proposed = {part.source for part in alone.last["s"].metrics.speculation.by_source}
+    assert proposed >= {"draft", "prediction"} & {*proposers}
+    busy = engine()
     tiny.run(busy, [request(name) for name in "abc"])
     crowd = [request(name, 80, temperature=1.5) for name in "defg"]
     assert tiny.run(busy, [*crowd, one]).tokens["s"] == alone.tokens["s"]
-    scarce = tiny.engine(
-        tiny.model(0),
-        fair_draft(tiny),
-        speculation=AUTO,
-        max_model_len=100,
-        kv_memory=144 * busy.info.kv_bytes_per_row,
-    )
+    again = tiny.run(busy, [one])
+    assert again.last["s"].usage.cached_tokens > 30
+    assert again.tokens["s"] == alone.tokens["s"]
+    scarce = engine(max_model_len=100, kv_memory=144 * busy.info.kv_bytes_per_row)
     ran = tiny.run(scarce, [*crowd, one])
-    assert sum(step.num_preemptions for step in ran.stats) > 0
+    assert ran.last["s"].metrics.num_preemptions + sum(step.num_preemptions for step in ran.stats) > 0
     assert ran.tokens["s"] == alone.tokens["s"]
 
 

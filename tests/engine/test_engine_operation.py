@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from resispec.engine.build import LoadedDraft
-from resispec.engine.config import ConfigError
+from resispec.engine.budget.base import TreeBudget
+from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
+from resispec.engine.config import ConfigError, EngineConfig
 from resispec.engine.outputs import FinishReason
-from resispec.engine.request import Request, RequestError, SamplingParams, SpeculationParams
+from resispec.engine.request import (
+    Request,
+    RequestError,
+    SamplingParams,
+    SpeculationMode,
+    SpeculationParams,
+)
+from resispec.engine.tree import plan_shape
 
 
 def same_draft(tiny: Any) -> LoadedDraft:
@@ -198,6 +206,32 @@ def test_a_tree_beyond_the_limits_is_cut_and_that_is_said(tiny: Any) -> None:
     speculation = ran.last["a"].metrics.speculation
     assert speculation.notes == ("tree.max_nodes: 1000 was asked for, 4 is this server's limit",)
     assert 0 < speculation.num_draft_tokens <= 4 * speculation.num_spec_steps
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted", "tree"),
+    [
+        ({}, {}, (4, 2)),
+        ({}, {"max_nodes": 9, "max_depth": 3}, (9, 3)),
+        ({}, {"max_nodes": 99}, (16, 2)),
+        ({"max_tree_nodes": 6}, {}, (6, 2)),
+        ({"max_tree_nodes": 6, "max_tree_depth": 1}, {"max_depth": 4}, (6, 1)),
+    ],
+)
+def test_limits_are_not_the_fixed_tree(
+    tiny: Any, config: dict[str, Any], wanted: dict[str, Any], tree: tuple[int, int]
+) -> None:
+    loaded = LoadedTarget(tiny.model(0), tiny.tokenizer(), "tiny", 256, tiny.vocabulary, (tiny.eos,), {})
+    settings = EngineConfig("tiny", draft="tiny", max_step_nodes=64, **config)
+    engine = assemble(settings, loaded, same_draft(tiny))
+    assert engine.info.speculation is SpeculationMode.AUTO
+    fixed = SpeculationParams(mode=SpeculationMode.FIXED, **wanted)
+    assert engine.tree_limits(fixed)[1] == TreeBudget(*tree)
+    most = TreeBudget(config.get("max_tree_nodes", 16), config.get("max_tree_depth", 4))
+    assert engine.tree_limits(SpeculationParams()) == (SpeculationMode.AUTO, most)
+    ran = tiny.run(engine, [Request("a", (3, 4), SamplingParams(temperature=0.0, max_tokens=20), fixed)])
+    grown = max(size for step in ran.stats for part in step.speculation for size in part.tree_nodes)
+    assert grown == plan_shape(*tree, greedy=True).num_nodes
 
 
 @pytest.mark.parametrize(

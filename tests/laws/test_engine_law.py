@@ -2,7 +2,7 @@
 
 Each test samples thousands of short answers from a tiny pair and compares the joint frequencies of the
 first four tokens with the law computed from transformers' own forward. False-alarm rate of a test: 1e-6;
-the seeds are fixed, so a pass stays a pass.
+the seeds are fixed, so a pass stays a pass (but where trees depend on times).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from transformers import LlamaConfig
 
 from resispec.engine.build import LoadedDraft
 from resispec.engine.drawing import Drawing
-from resispec.engine.request import Request, SamplingParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode
+from resispec.engine.sampling.uniforms import stream_key
 from resispec.engine.sources.base import Path
 from resispec.engine.sources.factory import SourceFactory
 from resispec.engine.sources.request_sources import RequestSources
@@ -89,11 +90,17 @@ def exact_joint(model: Any, sampling: SamplingParams) -> np.ndarray:
     return joint
 
 
-def sample(tiny: Any, engine: Any, sampling: dict[str, Any], count: int, first: int = 0) -> np.ndarray:
+def sample(
+    tiny: Any, engine: Any, sampling: dict[str, Any], count: int, first: int = 0, *, seeds: bool = True
+) -> np.ndarray:
     counts = np.zeros((V,) * LENGTH)
     for start in range(first, first + count, 500):
         requests = [
-            Request(str(i), PROMPT, SamplingParams(max_tokens=LENGTH, ignore_eos=True, seed=i, **sampling))
+            Request(
+                str(i),
+                PROMPT,
+                SamplingParams(max_tokens=LENGTH, ignore_eos=True, seed=i if seeds else None, **sampling),
+            )
             for i in range(start, min(start + 500, first + count))
         ]
         for tokens in tiny.run(engine, requests).tokens.values():
@@ -303,6 +310,27 @@ def test_joint_law_of_public_heads(tiny: Any, kind: str) -> None:
     )
     joint = exact_joint(target(tiny), SamplingParams())
     assert p_value(sample(tiny, engine, {"temperature": 1.0}, 2500), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True])
+def test_joint_law_under_the_controller(tiny: Any, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    """Without seeds, so that trees depend on the load, on times and on what others kept."""
+    keys = itertools.count()
+    monkeypatch.setattr("resispec.engine.engine.stream_key", lambda _: stream_key(next(keys)))
+    if known:
+        monkeypatch.setattr(SourceFactory, "make", lambda *_: RequestSources([Tries()]))
+    engine = tiny.engine(
+        target(tiny),
+        draft(tiny, "model"),
+        num_ids=V,
+        speculation=SpeculationMode.AUTO,
+        baseline_probe_share=0.1,
+        proposers=("draft", "ngram"),
+        max_num_seqs=8,
+    )
+    joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 4000, seeds=False), joint) > FALSE_ALARM
 
 
 def test_unseeded_requests_are_independent(tiny: Any) -> None:

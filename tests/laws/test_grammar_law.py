@@ -18,7 +18,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
-from resispec.engine.request import Request, SamplingParams, SpeculationParams, StructuredSpec
+from resispec.engine.request import (
+    Request,
+    SamplingParams,
+    SpeculationMode,
+    SpeculationParams,
+    StructuredSpec,
+)
 
 SPELLED = ("a", "b", "c", "ab")
 EOS = 4
@@ -84,7 +90,14 @@ def exact_law(model: Any, words: list[str]) -> dict[tuple[int, ...], float]:
 def test_law_of_answers(tiny: Any, words: list[str], verifier: str, nodes: int) -> None:
     target = LoadedTarget(tiny.model(0, vocab_size=5), tokenizer(), "tiny", 256, 5, (EOS,), {})
     draft = LoadedDraft(256, model=tiny.model(7, vocab_size=5, num_hidden_layers=1))
-    config = EngineConfig("tiny", draft="tiny", max_tree_nodes=nodes, max_tree_depth=3, max_num_seqs=32)
+    config = EngineConfig(
+        "tiny",
+        draft="tiny",
+        speculation=SpeculationMode.FIXED,
+        max_tree_nodes=nodes,
+        max_tree_depth=3,
+        max_num_seqs=32,
+    )
     engine = assemble(config, target, draft)
     spec = StructuredSpec("choice", json.dumps(words))
     counts: Counter[tuple[int, ...]] = Counter()

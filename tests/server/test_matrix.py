@@ -20,7 +20,7 @@ from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
 from resispec.engine.outputs import EngineInfo, RequestOutput, StepStats
-from resispec.engine.request import Request
+from resispec.engine.request import Request, SpeculationMode
 from resispec.server.app import create_app
 from resispec.server.prompts import Tokenizer
 from resispec.server.settings import ServerSettings
@@ -92,7 +92,14 @@ def engine(tiny: Any, tokenizer: Tokenizer) -> Engine:
         (256,),
         {},
     )
-    config = EngineConfig("tiny", draft="tiny", max_tree_nodes=8, max_tree_depth=4, max_num_seqs=8)
+    config = EngineConfig(
+        "tiny",
+        draft="tiny",
+        speculation=SpeculationMode.FIXED,
+        max_tree_nodes=8,
+        max_tree_depth=4,
+        max_num_seqs=8,
+    )
     return assemble(config, loaded, LoadedDraft(CONTEXT, model=draft))
 
 

@@ -74,7 +74,7 @@ def test_every_engine_setting_is_passed_on():
         "kv_memory": 12345,
         "max_num_batched_tokens": 64,
         "max_prefill_ms": 20.0,
-        "speculation": "auto",
+        "speculation": "fixed",
         "baseline_probe_share": 0.2,
         "verifier": "target",
         "allow_inexact": True,

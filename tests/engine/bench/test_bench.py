@@ -63,9 +63,9 @@ def test_every_row_is_measured(report):
     for row in report.rows:
         assert row.error is None
         assert row.repeats == 2
-        # The draft is the target itself, so several are kept.
-        assert (row.tokens_per_step.median > 1.5) == (row.case.contender == "speculative")
-        assert (row.nodes_per_tree is None) == (row.case.contender != "speculative")
+        assert row.tokens_per_step.median >= 1  # whether trees pay is the controller's to say
+        for figure in (row.reported, row.replayed, row.well_reported):
+            assert (figure is None) == (row.case.contender != "speculative")
         assert not row.phases or sum(row.phases.values()) == pytest.approx(1)
         if row.case.contender == "plain":
             assert (row.over["plain"].low, row.over["plain"].high) == (1, 1)

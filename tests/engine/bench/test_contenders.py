@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from resispec.engine.bench.contenders import BenchError, EngineContender
+from resispec.engine.bench.measurement import pool
 from resispec.engine.bench.transformers_contender import TransformersContender
 from resispec.engine.bench.workload import Workload
 from resispec.engine.build import LoadedDraft
 from resispec.engine.engine import Engine
 from resispec.engine.outputs import StepResult
-from resispec.engine.request import RequestError, SpeculationParams
+from resispec.engine.request import RequestError, SpeculationMode, SpeculationParams
 
 PROMPTS = tuple((7 + n, 9, 11, 2 * n + 13) for n in range(4))
 
@@ -179,3 +180,20 @@ def test_transformers_speculates_with_a_draft_or_with_the_text(tiny, temperature
     assert measured.deliveries == len(measured.gap_seconds) <= 2 * 23
     if drafted and temperature == 0:  # the model drafts for itself
         assert (measured.tokens_per_step or 0) > 1.5
+
+
+@pytest.mark.parametrize("mode", [SpeculationMode.AUTO, SpeculationMode.FIXED, SpeculationMode.OFF])
+def test_what_is_simulated_is_near_what_is_measured(tiny, mode):
+    """The tokens of a step are the same in both; times of tiny models are noise, so the bounds are wide."""
+    engine = pair(tiny, max_step_nodes=64)
+    wanted = SpeculationParams(mode=mode)
+    contender = EngineContender("speculative", engine, wanted, simulates=True)
+    contender.run(work(batch=2, tokens=40))
+    measured = contender.run(work(batch=2, tokens=40))
+    assert measured.record.num_trees == measured.drafts
+    assert measured.decode_tokens == 39 * len(PROMPTS)
+    ratio = measured.simulated_over_measured
+    assert ratio is not None
+    assert 0.3 < ratio < 3
+    assert pool([measured, measured]).simulated_over_measured == pytest.approx(ratio)
+    assert EngineContender("speculative", engine, wanted).run(work(batch=2)).simulated is None

@@ -38,6 +38,9 @@ from resispec.engine.tree import plan_shape
         ({"peers": (Peer("vllm", "python"),), "proposers": ("ngram",)}, "peer"),
         ({"intruder": 100, "batch": (1,)}, "intruder"),
         ({"assisted": True, "transformers": False}, "assisted"),
+        ({"draft": None, "untrained": True}, "untrained"),
+        ({"simulate": True, "verifiers": ("target",)}, "simulate"),
+        ({"simulate": True, "proposers": ("draft+ngram",)}, "simulate"),
     ],
 )
 def test_bad_settings(changes, name):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from resispec.engine.bench.summary import Case, Spread, headline_ratios, summarize
@@ -77,3 +79,15 @@ def test_no_pooled_figures_of_a_part_that_failed(make):
 def test_what_never_ran_says_so():
     (row,) = summarize([PLAIN], {}, {})
     assert row.error == "interrupted before it ran"
+
+
+def test_a_reported_speedup_is_held_against_the_same_requests_without_speculation(make):
+    before = replace(make(), generation_seconds=(2.0, 3.0, 4.0))
+    after = replace(make(), generation_seconds=(1.0, 2.0, 4.0), speedups=(2.1, None, 1.2))
+    plain, drafted = summarize([PLAIN, DRAFTED], {PLAIN: {0: before}, DRAFTED: {0: after}}, {})
+    assert drafted.reported.median == pytest.approx(1.65)
+    assert drafted.replayed.median == pytest.approx(1.5), "of the two that reported one"
+    assert drafted.well_reported.median == 0.5
+    assert plain.replayed is None
+    other = replace(before, generation_seconds=(2.0,))
+    assert summarize([PLAIN, DRAFTED], {PLAIN: {0: other}, DRAFTED: {0: after}}, {})[1].replayed is None

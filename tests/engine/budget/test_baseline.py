@@ -9,6 +9,7 @@ import pytest
 from resispec.engine.budget.baseline import Baseline, BaselineProbes
 from resispec.engine.budget.costs import MeasuredCosts, reference_costs
 from resispec.engine.budget.meter import SpeedMeter
+from resispec.engine.cost.table import PLAIN
 
 CPU = reference_costs("cpu")
 
@@ -68,10 +69,22 @@ def test_a_pause_is_no_step():
 
 def test_predictions_that_are_wrong_for_some_trees_are_corrected_for_them_alone():
     costs = MeasuredCosts(CPU)
-    costs.observe_step(2, 60.0, 1.0)  # its first time
-    assert costs.whole_step(2) < 1.05
+    costs.observe_step(2, 1, 60.0, 1.0)  # its first time
+    assert costs.whole_step(2, 1) < 1.05
     for _ in range(300):
-        for depth, truth in ((0, 1.0), (1, 1.2)):
-            costs.observe_step(depth, truth, costs.whole_step(depth))
-    assert costs.whole_step(1) / costs.whole_step(0) == pytest.approx(1.2, abs=0.06)
-    assert costs.whole_step(2) < 1.2
+        for kind, truth in ((PLAIN, 1.0), (1, 1.2)):
+            costs.observe_step(kind, 1, truth, costs.whole_step(kind, 1))
+    assert costs.whole_step(1, 1) / costs.whole_step(PLAIN, 1) == pytest.approx(1.2, abs=0.06)
+    assert costs.whole_step(2, 1) < 1.2
+
+
+def test_steps_with_candidates_are_told_apart_from_plain_ones_and_small_batches_from_large():
+    costs = MeasuredCosts(CPU)
+    for _ in range(40):
+        for kind, batch, truth in ((PLAIN, 8, 0.9), (0, 8, 1.25), (1, 1, 1.0)):
+            costs.observe_step(kind, batch, truth, costs.whole_step(kind, batch))
+    assert costs.whole_step(PLAIN, 9) == pytest.approx(0.9, abs=0.02)
+    assert costs.whole_step(PLAIN, 1) == pytest.approx(0.9, abs=0.02), "nothing plainer was met"
+    assert costs.whole_step(0, 8) == pytest.approx(1.25, abs=0.04)
+    assert costs.whole_step(2, 8) == pytest.approx(1.25, abs=0.04), "more like it than a small batch"
+    assert costs.whole_step(3, 1) == pytest.approx(1.0, abs=0.02)

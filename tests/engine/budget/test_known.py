@@ -8,7 +8,7 @@ import pytest
 
 from resispec.engine.budget.base import Choice, Off, View
 from resispec.engine.budget.controller import Controller, ControllerSettings
-from resispec.engine.budget.costs import reference_costs
+from resispec.engine.budget.costs import ReferenceCosts, reference_costs
 from resispec.engine.drawing import Drawing
 from resispec.engine.known_tree import NOTHING_KNOWN, KnownTree
 from resispec.engine.request import SamplingParams, SpeculationMode
@@ -27,7 +27,7 @@ def view(given: Controller, known: KnownTree = NOTHING_KNOWN, **changes: object)
         history=given.history("resispec", SamplingParams(temperature=0.0)),
         mode=SpeculationMode.AUTO,
         is_free=True,
-        max_nodes=12 - known.num_nodes,
+        max_nodes=12,
         max_depth=3,
         off=None,
         length=100,
@@ -79,6 +79,42 @@ def test_sure_candidates_leave_little_to_the_draft() -> None:
 
     assert drafted(NOTHING_KNOWN) >= drafted(VAGUE) > 0
     assert drafted(SURE) == 0
+
+
+def test_candidates_pay_together_for_there_being_any() -> None:
+    """Where a step with candidates costs a fifth more than one without."""
+    costs = ReferenceCosts(row=0.01, free_rows=0, level=3.0, node=0.0, trees=0.2)
+    given = Controller(ControllerSettings(8, 0.0), costs, costs)
+    fair = KnownTree((5,), (0,), ("ngram",), (0.5,))
+
+    def verified(*known: KnownTree) -> list[bool]:
+        views = [view(given, one) for one in known]
+        choices = given.plan(views, 0)
+        assert all(choice.budget is None for choice in choices), "drafting is too expensive here"
+        for choice, one in zip(choices, known, strict=True):
+            assert choice.known or choice.off is Off.NO_GAIN or not one.num_nodes
+        return [choice.known and one.num_nodes > 0 for choice, one in zip(choices, known, strict=True)]
+
+    others = [NOTHING_KNOWN] * 7
+    assert verified(fair, *others) == [False] * 8
+    assert verified(SURE, *others) == [True] + [False] * 7
+    assert verified(*[fair] * 8) == [True] * 8
+    assert verified(fair, SURE, *others[1:]) == [True, True] + [False] * 6, "it costs nothing more beside it"
+    assert verified(VAGUE, SURE, *others[1:])[1]
+
+
+def test_a_seeds_known_candidates_must_pay_alone_whoever_else_has_some() -> None:
+    costs = ReferenceCosts(row=0.01, free_rows=0, level=3.0, node=0.0, trees=0.4)
+    for others in (0, 7):
+        given = Controller(ControllerSettings(8, 0.0), costs, costs)
+        seeded = view(given, VAGUE, is_free=False)
+        seeded.history.turn(on=False)
+        seeded.history.tried(kept=False)
+        choices = given.plan([seeded, *(view(given, SURE) for _ in range(others))], 0)
+        assert not choices[0].known
+        assert given.late(seeded) == choices[0]
+        sure = view(given, SURE, is_free=False)
+        assert given.plan([sure], 0)[0].known
 
 
 def test_a_step_that_shows_plain_decoding_has_no_candidates_at_all() -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from resispec.engine.budget.costs import MeasuredCosts
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.cost.feed import draft_levels, feed_draft
@@ -157,3 +158,44 @@ def test_levels_that_were_timed_together_share_the_time() -> None:
         feed_draft(costs, [item(1, 0, deep)], 0.08)
     assert costs.draft_seconds(1, 1) == pytest.approx(0.02, rel=0.02)
     assert costs.draft_seconds(2, 1) == pytest.approx(0.06, rel=0.02)
+
+
+def test_what_steps_teach_is_kept_for_the_next_start(tiny, tmp_path: Path) -> None:
+    engine = engine_at(tiny, tmp_path)
+    requests = [
+        Request(name, (5, 6, 7), SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True))
+        for name in "ab"
+    ]
+    (path,) = tmp_path.glob("*.json")
+    measured = CostTable.load(path).learned
+    assert measured is not None
+    assert {(kind, magnitude) for kind, magnitude, _ in measured.factors} == {
+        (-1, 1),
+        (0, 1),
+        (-1, 4),
+        (0, 4),
+    }
+    while (learned := CostTable.load(path).learned) == measured:
+        tiny.run(engine, requests)
+    assert learned is not None
+    assert learned.law != measured.law
+    assert {key[:2] for key in measured.factors} < {key[:2] for key in learned.factors}, "two ran at a time"
+    again = engine_at(tiny, tmp_path).controller.costs
+    assert isinstance(again, MeasuredCosts)
+    assert again.learned().law == pytest.approx(learned.law)
+    for kind, magnitude, factor in learned.factors:
+        assert again.whole_step(kind, 1 << (magnitude - 1)) == pytest.approx(factor)
+
+
+def test_costs_that_cannot_be_kept_cost_a_line(tiny, tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("resispec.engine.cost.keep._FIRST_KEPT", 2)
+    engine = engine_at(tiny, tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CostTable, "save", refuse)
+    request = Request("a", (5, 6, 7), SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True))
+    with caplog.at_level(logging.WARNING):
+        assert len(tiny.run(engine, [request]).tokens["a"]) == 8
+    assert "No space left" in caplog.text

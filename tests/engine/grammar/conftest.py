@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
+from resispec.engine.request import SpeculationMode
 
 
 def bpe(vocabulary: list[str], merges: list[tuple[str, str]]) -> Tokenizer:
@@ -47,7 +48,12 @@ def grammar_engine(tiny: Any) -> Callable[..., Engine]:
             LoadedDraft(256, model=tiny.model(7, vocab_size=size, num_hidden_layers=1)) if drafted else None
         )
         loaded = LoadedTarget(target, tokenizer, "tiny", 256, size, (size - 1,), {})
-        config = {"max_tree_nodes": 12, "max_tree_depth": 3, **config}
+        config = {
+            "speculation": SpeculationMode.FIXED,
+            "max_tree_nodes": 12,
+            "max_tree_depth": 3,
+            **config,
+        }
         return assemble(EngineConfig("tiny", draft="tiny" if draft else None, **config), loaded, draft)
 
     return make

@@ -25,6 +25,8 @@ def test_what_it_says_of_itself(there: Device) -> None:
     assert there.description
     assert 0 < there.memory_share < 1
     assert there.step_nodes > 0
+    nodes, depth = there.usual_tree
+    assert nodes >= depth > 0
     assert there.free_memory() > 2**20
 
 
