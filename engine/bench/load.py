@@ -84,15 +84,16 @@ def speculations(settings: BenchSettings) -> Iterator[tuple[str, SpeculationPara
     for tree in settings.trees:
         wanted = SpeculationParams(mode=SpeculationMode.FIXED, max_nodes=tree.nodes, max_depth=tree.depth)
         yield f"{SPECULATIVE} {tree}", wanted
+    mode = SpeculationMode.FIXED if settings.tree else None  # a tree that is named is meant
     for verifier in settings.verifiers:
-        yield f"{SPECULATIVE} {verifier}", SpeculationParams(verifier=verifier)
+        yield f"{SPECULATIVE} {verifier}", SpeculationParams(verifier=verifier, mode=mode)
     # With modes to compare, one set of proposers is what they have, and nothing to compare.
     for names in settings.proposers if len(settings.proposers) > 1 or not settings.modes else ():
-        yield f"{SPECULATIVE} {names}", SpeculationParams(proposers=tuple(names.split("+")))
-    for mode in settings.modes:
-        yield f"{SPECULATIVE} {mode}", SpeculationParams(mode=SpeculationMode(mode))
+        yield f"{SPECULATIVE} {names}", SpeculationParams(proposers=tuple(names.split("+")), mode=mode)
+    for name in settings.modes:
+        yield f"{SPECULATIVE} {name}", SpeculationParams(mode=SpeculationMode(name))
     if not settings.has_variants and settings.draft is not None:
-        yield SPECULATIVE, SpeculationParams()
+        yield SPECULATIVE, SpeculationParams(mode=mode)
 
 
 def draft_folder(settings: BenchSettings) -> Path | None:

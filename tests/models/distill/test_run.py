@@ -21,7 +21,7 @@ from transformers import (
 from resispec.engine.build import assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.load import load_pair
-from resispec.engine.request import Request, SamplingParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode
 from resispec.models.base import ModelError
 from resispec.models.distill.run import DistillSettings, distill
 from resispec.models.head.checkpoint import load_head
@@ -214,7 +214,13 @@ def test_a_small_model_is_served_as_a_draft(
         assert part in card
     assert "| 2 |" not in card
     config = EngineConfig(
-        str(folder), draft=str(out), device="cpu", dtype="float32", max_model_len=64, num_threads=1
+        str(folder),
+        draft=str(out),
+        device="cpu",
+        dtype="float32",
+        max_model_len=64,
+        num_threads=1,
+        speculation=SpeculationMode.FIXED,
     )
     engine = assemble(config, *load_pair(config))
     engine.add(Request("a", (3, 1, 4), SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)))

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from resispec.engine.build import assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.load import load_pair
-from resispec.engine.request import Request, SamplingParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode
 from resispec.models.base import ModelError, Segment, StepInputs
 from resispec.models.causal import CausalModel, chunk_inputs, probe_geometry
 from resispec.models.draft_kind import DraftKind, draft_kind
@@ -183,6 +183,7 @@ def test_every_shape_is_served(
         device="cpu",
         dtype="float32",
         max_model_len=64,
+        speculation=SpeculationMode.FIXED,
         max_tree_nodes=8,
         num_threads=1,
     )
