@@ -81,6 +81,7 @@ class Request:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     priority: int = 0  # lower is served earlier; first come first served within a priority
     cache_salt: str = ""  # prompts share cached prefixes only under the same salt, sources what they learn
+    owner: str = ""  # whose it is: sources share what they learn among requests of one owner only
     prediction_token_ids: tuple[int, ...] = ()  # what the answer is expected to be; speeds up what is right
     arrival_time: float = field(default_factory=time.monotonic)  # seconds, CLOCK_MONOTONIC
 

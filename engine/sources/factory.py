@@ -22,7 +22,7 @@ _MAX_OWNERS = 64  # whose shared memory is kept; the least recent go first
 
 @dataclass(slots=True)
 class _Shared:
-    """What requests with one ``cache_salt`` learn from each other."""
+    """What requests of one owner with one ``cache_salt`` learn from each other."""
 
     outputs: RecentOutputs = field(default_factory=RecentOutputs)
     tops: TopTable = field(default_factory=TopTable)
@@ -32,7 +32,7 @@ class SourceFactory:
     """Not for use by two threads at once."""
 
     def __init__(self) -> None:
-        self._shared: OrderedDict[str, _Shared] = OrderedDict()
+        self._shared: OrderedDict[tuple[str, str], _Shared] = OrderedDict()
 
     def make(self, request: Request, names: Collection[str]) -> RequestSources:
         """The sources among ``names`` (in the order of `SOURCES`) that can say something on the request.
@@ -46,17 +46,18 @@ class SourceFactory:
         if "ngram" in names:
             sources.append(NgramSource(request.prompt_token_ids))
         if "suffix" in names and not own:
-            outputs = self._of(request.cache_salt).outputs
+            outputs = self._of(request).outputs
             sources.append(SuffixSource(outputs, len(request.prompt_token_ids)))
         if MEDUSA in names:
             sources.append(MedusaSource())
         if "recycle" in names:
-            sources.append(RecycleSource(TopTable() if own else self._of(request.cache_salt).tops))
+            sources.append(RecycleSource(TopTable() if own else self._of(request).tops))
         return RequestSources(sources)
 
-    def _of(self, owner: str) -> _Shared:
-        shared = self._shared.pop(owner, None) or _Shared()
-        self._shared[owner] = shared
+    def _of(self, request: Request) -> _Shared:
+        key = (request.owner, request.cache_salt)
+        shared = self._shared.pop(key, None) or _Shared()
+        self._shared[key] = shared
         if len(self._shared) > _MAX_OWNERS:
             self._shared.popitem(last=False)
         return shared

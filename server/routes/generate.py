@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from fastapi import Request, Response
 
@@ -64,7 +65,8 @@ async def start(
     watchers: list[Callable[[int, RequestOutput], None]] = [] if tracing is None else [steps.add]
     if any(item.speculation.trace for item in requests):
         watchers.append(_keep_steps(request, body, state))
-    generation = Generation(state.client, requests, watchers)
+    owned = [replace(item, owner=request.state.key) for item in requests]
+    generation = Generation(state.client, owned, watchers)
     scope.enter_context(state.admission.track(generation))
     _watch_tokens(request.state.key, generation, state, scope)
     if request.state.deadline is not None:

@@ -98,6 +98,15 @@ async def test_the_log_names_who_it_was_without_the_key(with_settings, caplog):
     assert "hush" not in str(record.fields)
 
 
+async def test_keys_learn_nothing_from_each_other(with_settings, engine):
+    async with with_settings(api_key=TWO) as http:
+        for key in ("one", "two", "one"):
+            await http.post("/v1/completions", json=BODY, headers=with_key(key))
+    first, second, third = (request.owner for request in engine.requests)
+    assert first == third != second
+    assert "one" not in first
+
+
 async def refused(http: httpx.AsyncClient, key: str, words: str) -> int:
     """Seconds after which it may be tried again."""
     response = await http.post("/v1/completions", json=BODY, headers=with_key(key))

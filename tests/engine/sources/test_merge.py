@@ -103,8 +103,8 @@ def test_a_table_forgets_the_least_recent() -> None:
 def test_requests_share_by_salt_and_never_with_a_seed() -> None:
     factory = SourceFactory()
 
-    def make(salt: str, seed: int | None = None) -> set[str]:
-        request = Request("r", (1, 2), SamplingParams(seed=seed), cache_salt=salt)
+    def make(salt: str, seed: int | None = None, owner: str = "") -> set[str]:
+        request = Request("r", (1, 2), SamplingParams(seed=seed), cache_salt=salt, owner=owner)
         sources = factory.make(request, SOURCES)
         said = sources.known_tree([1, 2], 8, 8, 0.01)
         sources.committed([1, 2, 3, 4], 2, [(2, (40 + len(salt),))])
@@ -114,6 +114,7 @@ def test_requests_share_by_salt_and_never_with_a_seed() -> None:
     assert make("a") == set()
     assert make("a") == {"recycle"}
     assert make("bb") == set()
+    assert make("a", owner="another key") == set()
     assert make("a", seed=1) == set()
     tokens = {salt: make(salt) for salt in map(str, itertools.chain(range(100)))}
     assert not any(tokens.values())
