@@ -236,7 +236,10 @@ class Scheduler:
         """Prompt tokens that the draft runs beside a chunk: all that the target has run, or none."""
         if chunk == sequence.remaining or len(sequence.token_ids) > self.config.draft_positions:
             return 0
-        if not sequence.drafts or not self._controller.keeps_up(sequence.mode, is_free=sequence.is_free):
+        batch = len(self.running)
+        if not sequence.drafts or not self._controller.keeps_up(
+            sequence.mode, batch, is_free=sequence.is_free
+        ):
             return 0
         return sequence.target_rows - sequence.draft_rows
 

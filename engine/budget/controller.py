@@ -150,11 +150,14 @@ class Controller:
             return KnownLimit(None, max(_LEAST, known_price(self.costs, batch, length)))
         return KnownLimit(None, max(_LEAST, known_price(self._reference, 1, length)))
 
-    def keeps_up(self, mode: SpeculationMode, *, is_free: bool) -> bool:
-        """Whether the draft should read a prompt along with the target: if trees are likely to follow."""
-        if mode is SpeculationMode.OFF:
-            return False
-        return mode is SpeculationMode.FIXED or not is_free or self._drafted_lately
+    def keeps_up(self, mode: SpeculationMode, batch: int, *, is_free: bool) -> bool:
+        """Whether the draft should read a prompt along with the target: if trees are likely to follow.
+
+        batch: requests that run.
+        """
+        if mode is SpeculationMode.OFF or not is_free:
+            return mode is not SpeculationMode.OFF
+        return self._drafted_lately if mode is SpeculationMode.AUTO else batch <= self.settings.max_step_nodes
 
     def _alone(self, view: View, share: int) -> Choice | None:
         """The choice for a request that does not depend on the others, None for one that does."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from resispec.engine.build import LoadedDraft
 from resispec.engine.config import ConfigError
 from resispec.engine.request import Request, SamplingParams
 
@@ -57,6 +58,22 @@ def test_those_that_wait_are_served_one_after_the_other(tiny: Any) -> None:
         engine.add(request(name, (len(name), *LONG[:19], ord(name) - 60)))
     answered = [{output.request_id for output in engine.step().outputs} - {"first"} for _ in range(4)]
     assert answered == [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "b"}]
+
+
+@pytest.mark.parametrize(("max_step_nodes", "reads"), [(8, True), (1, False)])
+def test_a_draft_reads_no_prompt_where_nothing_would_be_drafted(
+    tiny: Any, max_step_nodes: int, reads: bool
+) -> None:
+    draft = LoadedDraft(256, model=tiny.model(3))
+    engine = tiny.engine(tiny.model(0), draft, max_prefill_ms=TINY, max_step_nodes=max_step_nodes)
+    engine.add(request("short", SHORT))
+    engine.step()
+    engine.add(request("long", LONG))
+    for _ in range(4):
+        engine.step()
+    (long,) = (part for part in engine._scheduler.running if part.request_id == "long")
+    assert long.target_rows == 64
+    assert long.draft_rows == (48 if reads else 0)
 
 
 def test_the_time_must_be_positive(tiny: Any) -> None:
