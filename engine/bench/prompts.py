@@ -91,7 +91,7 @@ _TEXTS = tuple(_PASSAGES.strip().split("\n\n"))
 
 
 def _long(number: int) -> str:
-    """All passages, beginning with another one each time, and a question about them: some 1,000 tokens."""
+    """All passages, beginning with another one each time, and a question about them: some 700 tokens."""
     texts = _TEXTS[number:] + _TEXTS[:number]
     return "Read these texts.\n\n" + "\n\n".join(texts) + "\n\nWrite a summary of each of them."
 
