@@ -7,8 +7,8 @@ r"""Causal attention of a prompt's chunk on a CPU: block after block of queries,
     block 2   ############## ##\          a block's scores end at its own last token,
     block 3   ############## ###\         so half of the chunk's square is never made
 
-torch's fused kernel makes the masked half too and multiplies bfloat16 in halves of its vectors; two
-batched oneDNN products and a softmax between them take half its time (docs/performance.md).
+torch's fused kernel makes the masked half too, and takes half as long again for the rest as two batched
+products with a softmax between them (docs/performance.md).
 """
 
 from __future__ import annotations
