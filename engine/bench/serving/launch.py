@@ -63,11 +63,15 @@ def parse_peer(text: str) -> Peer:
 
 
 def own_server(host: Host, draft: str | None, more: tuple[str, ...] = ()) -> Launch:
-    """This package's server; prefixes are not kept, since every repeat brings the same prompts."""
+    """This package's server; prefixes are not kept, since every repeat brings the same prompts.
+
+    draft: None: plain decoding, without guesses from the text either.
+    """
     command = [sys.executable, "-m", "resispec.server.cli", "serve", "--port", str(host.port)]
     command += ["--target", host.target, "--draft", draft or "none", "--dtype", host.dtype]
     command += ["--max-model-len", str(host.max_model_len), "--max-num-seqs", str(host.max_num_seqs)]
     command += ["--num-threads", str(host.threads), "--no-prefix-caching", "--log-level", "error", *more]
+    command += [] if draft else ["--speculation", "off"]
     return Launch(tuple(command), host.port, extra={"ignore_eos": True})
 
 

@@ -145,6 +145,11 @@ def test_everybody_gets_the_same_limits() -> None:
     assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
 
 
+def test_the_plain_server_has_no_candidates() -> None:
+    assert own_server(host(), None).command[-2:] == ("--speculation", "off")
+    assert "--speculation" not in own_server(host(), "default").command
+
+
 def test_peers_are_parsed() -> None:
     assert parse_peer("vllm=/venv/bin/python") == Peer("vllm", "/venv/bin/python")
     assert parse_peer("llama.cpp=python,a.gguf").model == "a.gguf"
