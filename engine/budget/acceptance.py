@@ -91,6 +91,11 @@ class Acceptance:
             counts.tries = decay * counts.tries + weight * level.tries
             counts.kept = decay * counts.kept + (depth < num_kept)
 
+    @property
+    def num_tests(self) -> float:
+        """Of a first level, decayed."""
+        return self.depths[0].tests if self.depths else 0.0
+
     def rate(self, depth: int) -> float:
         """Of a single child at ``depth`` (0: of the root), in [0, 0.98]."""
         return self.rates(depth + 1)[depth]

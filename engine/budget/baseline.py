@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from ..cost.table import PLAIN
 from .base import StepCosts
 
 _NEWEST = 0.1  # weight of the newest measurement
-_FIRST_CREDIT = 0.75  # the first probe at a batch size comes early
+_FIRST_CREDIT = 0.8  # the first probe at a batch size comes early
+_EARLY_SHARE, _EARLY = 0.1, 4  # share of the steps that are probes at first, until there were so many
 
 
 class BaselineProbes:
@@ -16,12 +19,17 @@ class BaselineProbes:
     def __init__(self, share: float) -> None:
         self._share = share
         self._credit: dict[int, float] = {}  # by batch size, in steps
+        self._made: Counter[int] = Counter()  # by batch size
 
     def is_due(self, batch: int) -> bool:
         """Call it once for every step with trees."""
-        credit = self._credit.get(batch, _FIRST_CREDIT) + self._share
-        due = self._share > 0 and credit >= 1
+        if self._share == 0:
+            return False
+        early = self._made[batch] < _EARLY
+        credit = self._credit.get(batch, _FIRST_CREDIT) + max(self._share, _EARLY_SHARE if early else 0.0)
+        due = credit >= 1
         self._credit[batch] = credit - due
+        self._made[batch] += due
         return due
 
 
@@ -72,4 +80,5 @@ class Baseline:
         return batch in self._usual
 
     def _predicted(self, batch: int, context: int) -> float:
-        return self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)
+        parts = self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)
+        return parts * self._costs.whole_step(PLAIN, batch)

@@ -19,7 +19,7 @@ from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
 from .costs import ReferenceCosts
 from .drafting import CATCH_UP, STEADY_CATCH_UP, settle, with_catch_up
-from .history import History
+from .history import FIRST_WAIT, History
 from .known import beside_known, choose_known, known_price
 from .ladder import kind_of, ladders, levels_of, shape_of
 from .plan import Bid, Load, Plan, choose, step_seconds
@@ -27,7 +27,7 @@ from .record import AcceptanceRecord
 
 _MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
 _PROBE_SHARE = 0.005  # of the time, for trying requests that go without
-_MOST_CREDIT = 1.0  # seconds
+_MOST_CREDIT = 0.1  # seconds: what was saved at a small load is not for a large one
 # A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
 # trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
@@ -88,7 +88,10 @@ class Controller:
             return History(Acceptance(_REQUEST_MEMORY, _ALONE_PRIOR), greedy=False)
         bucket = sum(sampling.temperature > bound for bound in _TEMPERATURES)
         server = self._server.setdefault((verifier, bucket), Acceptance(_SERVER_MEMORY, _SERVER_PRIOR))
-        return History(Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR, server), greedy=sampling.temperature == 0)
+        acceptance = Acceptance(_REQUEST_MEMORY, _REQUEST_PRIOR, server)
+        # Where others have shown what to expect, a try can wait as long as after one that kept nothing.
+        wait = FIRST_WAIT if server.num_tests > _SERVER_PRIOR else 0
+        return History(acceptance, greedy=sampling.temperature == 0, wait=wait)
 
     def observe(self, history: History, shape: TreeShape, num_kept: int) -> None:
         """A tree of this shape was verified, and a path of ``num_kept`` candidates kept."""

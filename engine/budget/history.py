@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .acceptance import Acceptance
 
-_FIRST_WAIT, _LONGEST_WAIT = 16, 128  # steps without a tree until the next try
+FIRST_WAIT, _LONGEST_WAIT = 16, 128  # steps without a tree until the next try
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class History:
     greedy: bool  # nothing is drawn
     is_on: bool = True
     steps_off: int = 0
-    wait: int = 0  # a new request is tried at once
+    wait: int = 0  # until it is tried; 0: at once
 
     @property
     def wants_probe(self) -> bool:
@@ -35,7 +35,7 @@ class History:
     def tried(self, *, kept: bool) -> None:
         """A tree was verified."""
         if self.is_on:
-            self.wait = _FIRST_WAIT
+            self.wait = FIRST_WAIT
             return
         self.steps_off = 0
-        self.wait = _FIRST_WAIT // 4 if kept else min(_LONGEST_WAIT, max(_FIRST_WAIT, 2 * self.wait))
+        self.wait = FIRST_WAIT // 4 if kept else min(_LONGEST_WAIT, max(FIRST_WAIT, 2 * self.wait))

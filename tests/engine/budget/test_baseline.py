@@ -33,8 +33,9 @@ def test_it_finds_the_time_of_every_batch_size_through_noise_and_a_stall():
 def test_probes_take_their_share_of_each_batch_size():
     probes = BaselineProbes(0.02)
     due = [probes.is_due(1 + step % 2) for step in range(1000)]
-    assert sum(due) == pytest.approx(20, abs=2)
-    assert due.index(True) < 40, "the first one comes early"
+    assert sum(due[200:]) == pytest.approx(16, abs=2)
+    assert due.index(True) < 10, "the first one comes early"
+    assert sum(due[:100]) == 8, "and some more soon after it"
     assert not any(BaselineProbes(0.0).is_due(1) for _ in range(1000))
 
 
