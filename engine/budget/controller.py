@@ -27,7 +27,7 @@ from .record import AcceptanceRecord
 
 _MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
 _PROBE_SHARE = 0.005  # of the time, for trying requests that go without
-_MOST_CREDIT = 0.1  # seconds: what was saved at a small load is not for a large one
+_MOST_CREDIT = 1.0  # steps that may be saved up for it: what was at a small load is not for a large one
 # A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
 # trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
@@ -208,7 +208,8 @@ class Controller:
             steps = min(_LONGEST_HELD, steps if self._drafted_lately else _HELD_PLAIN * steps)
             held = self._held = _Held(batch, plan, steps)
         held.steps_left -= 1
-        self._credit = min(_MOST_CREDIT, self._credit + _PROBE_SHARE * held.plan.seconds)
+        seconds = held.plan.seconds
+        self._credit = min(_MOST_CREDIT * seconds, self._credit + _PROBE_SHARE * seconds)
         return held.plan
 
     def _probe(self, views: Sequence[View], choices: list[Choice], plan: Plan) -> None:
