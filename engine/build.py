@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from resispec.models.base import StepModel
 from resispec.models.causal import CausalModel
 from resispec.models.compiled.compilation import Compilation
 from resispec.models.compiled.state import NOT_COMPILED
 from resispec.models.device import device_for
 from resispec.models.fit import fit, lay_out
+from resispec.models.graphs import ReplayedModel
 from resispec.models.head.base import StateHead
 from resispec.models.head.step import HeadStepModel
 from resispec.models.kv import KVMemory
@@ -93,14 +95,18 @@ def assemble(
     has_draft, medusa = draft is not None, draft.medusa if draft else None
     if medusa is not None:
         draft = None  # its heads are a source: nothing grows trees
-    geometry, fit_notes = fit(model, target.context)
-    draft_geometry = None
+    there = device_for(device)
+    attentions = there.attentions if config.attention == "auto" else (config.attention,)
+    fitted = fit(model, target.context, attentions)
+    geometry, notes = fitted.geometry, notes + fitted.notes
+    draft_geometry, draft_attention = None, fitted.attention
     if draft is not None and draft.head is not None:
         draft_geometry = draft.head.geometry(geometry.dtype)
         geometry = replace(geometry, hidden_size=draft_geometry.hidden_size)
     elif draft is not None:
-        draft_geometry, draft_notes = fit(draft.model, draft.context)
-        fit_notes += draft_notes
+        fitted_draft = fit(draft.model, draft.context, attentions)
+        draft_geometry, draft_attention = fitted_draft.geometry, fitted_draft.attention
+        notes += fitted_draft.notes
     keep_hidden = draft is not None and draft.head is not None
     bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
     bytes_per_row += draft_geometry.bytes_per_row() if draft_geometry else 0
@@ -109,26 +115,35 @@ def assemble(
     tree_nodes = config.most_nodes if config.sources or draft is not None else 0
     plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
 
-    memory = KVMemory(geometry, plan.num_rows, device, keep_hidden=keep_hidden)
+    recorder = there.recorder() if config.cuda_graphs else None
+    num_rows = plan.num_rows + (recorder is not None)  # one for what pads recorded steps
+
+    def step_model(step: CausalModel | HeadStepModel, memory: KVMemory) -> StepModel:
+        if recorder is None:
+            return step
+        return ReplayedModel(step, memory, recorder, scratch_row=plan.num_rows)
+
+    memory = KVMemory(geometry, num_rows, device, keep_hidden=keep_hidden, attention=fitted.attention)
     memories = [memory]
     tap = draft.head.tap(model) if draft is not None and draft.head is not None else None
-    target_step = CausalModel(model, memory, target.context, tap)
+    target_step = step_model(CausalModel(model, memory, target.context, tap), memory)
     proposer: Proposer | None = None
     if draft is not None and draft_geometry is not None:
-        draft_memory = KVMemory(draft_geometry, plan.num_rows, device)
+        draft_memory = KVMemory(draft_geometry, num_rows, device, attention=draft_attention)
         memories.append(draft_memory)
         draft_step: HeadStepModel | CausalModel
         if draft.head is not None:
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
             draft_step = CausalModel(draft.model, draft_memory, draft.context)
-        if device_for(device).packs(geometry.dtype):
+        if there.packs(geometry.dtype):
             draft_step.pack()
-        proposer = DraftProposer(draft_step, memory.hidden, target.num_ids, device)
-    if medusa is not None and device_for(device).packs(geometry.dtype):
+        draft_model = step_model(draft_step, draft_memory)
+        proposer = DraftProposer(draft_model, memory.hidden, target.num_ids, device)
+    if medusa is not None and there.packs(geometry.dtype):
         medusa.pack()
     # Last: the head takes its rows of the plain output matrix.
-    fit_notes += lay_out(model, config.quantization)
+    notes += lay_out(model, config.quantization)
 
     costs = CostTable.guess(draft=proposer is not None)
     keep: Callable[[Callable[[], LearnedCosts]], CostKeeper] | None = None
@@ -159,7 +174,7 @@ def assemble(
     step_costs = MeasuredCosts(costs, costs.learned)
     controller = Controller(
         ControllerSettings(
-            max_step_nodes=config.max_step_nodes or device_for(device).step_nodes,
+            max_step_nodes=config.max_step_nodes or there.step_nodes,
             baseline_probe_share=config.baseline_probe_share,
         ),
         step_costs,
@@ -194,7 +209,6 @@ def assemble(
         device=device,
         medusa=medusa,
     )
-    notes += fit_notes
     notes += (plan.note,) if plan.note else ()
     refused_verifiers = refused(allow_inexact=config.allow_inexact)
     info = EngineInfo(
@@ -221,6 +235,7 @@ def assemble(
         inexact_verifiers=tuple(
             sorted(n for n, v in VERIFIERS.items() if not v.exact and n not in refused_verifiers)
         ),
+        attention=fitted.attention,
         notes=notes,
         compilation=compilation.status if compilation is not None else NOT_COMPILED,
     )
@@ -280,6 +295,11 @@ def _check_weights(config: EngineConfig, device: torch.device) -> None:
 
 def _check_config(config: EngineConfig, device: torch.device) -> None:
     _check_weights(config, device)
+    known = ("auto", *device_for(device).attentions)
+    if config.attention not in known:
+        raise ConfigError(
+            f"attention is {config.attention!r}; on {device} use {', '.join(known)}", "attention"
+        )
     for name in config.proposers:
         if name not in (DRAFT, *SOURCES):
             raise ConfigError(

@@ -223,6 +223,7 @@ class EngineInfo:
     speculation: SpeculationMode = SpeculationMode.AUTO  # of requests that do not say
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
     inexact_verifiers: tuple[str, ...] = ()  # of ``verifiers``, those that do not keep the target's law
+    attention: str = "segments"  # how the KV memory is read
     notes: tuple[str, ...] = ()  # handled oddities a person should know, one sentence each
     compilation: CompileStatus = NOT_COMPILED  # of the target's layers; changes while it is served
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import ModelError, StepInputs
+from .kernels import kernel_for
 from .kv import KVMemory
 from .prompt_attention import PromptAttention
 from .runs import Alone, Run, plan_alone, plan_runs
@@ -50,6 +51,7 @@ class StepContext(CacheShape):
         self._runs: dict[tuple[int | None, int], tuple[Run, ...]] = {}
         self._prompts = PromptAttention()
         self._alone: dict[int | None, Alone | None] = {}
+        self._kernel = kernel_for(memory, inputs)
         self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -79,6 +81,8 @@ class StepContext(CacheShape):
         The query heads that share a KV head are folded into the query axis, which spares repeating keys
         and values (stock SDPA repeats them when there is a mask).
         """
+        if self._kernel is not None:
+            return self._kernel.attend(query, layer, scaling, window)
         heads, key_dim = query.shape[1:]
         kv_heads, value_dim = self.memory.geometry.num_kv_heads, self.memory.geometry.value_dim
         groups = heads // kv_heads

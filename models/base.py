@@ -17,6 +17,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from .visibility import Visibility
+
 
 class ModelError(Exception):
     """A model that cannot be used: says which file or setting, why, and what would work."""
@@ -30,7 +32,8 @@ class Segment:
     length: int
     kv_start: int  # first KV row of the request
     kv_length: int  # rows it may see, counted from kv_start, its own new tokens included
-    mask: Tensor | None = None  # [length, kv_length] bool, True: visible. None: causal, aligned at the end
+    # [length, m] bool, True: visible, of the last m of these rows; the tokens see all before them.
+    mask: Tensor | None = None  # None: causal, aligned at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class StepInputs:
     segments: tuple[Segment, ...]  # cover the N tokens without gaps
     logits_index: Tensor  # [L] int64: tokens whose logits are wanted
     hidden: Tensor | None = None  # [N, H]: for heads, the target's hidden state one position earlier
+    visibility: Visibility | None = None  # what the segments say, as tensors; they are empty then
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .causal import chunk_inputs, probe_geometry
 from .device import device_for
 from .fuse import fuse
-from .kv import KVGeometry
+from .kv import SEGMENTS, KVGeometry
 from .pack import pack_linears
 from .quantize import quantize_linears
 from .selfcheck import SelfCheck
 
 
-def fit(model: Any, max_positions: int) -> tuple[KVGeometry, tuple[str, ...]]:
-    """Fit ``model`` to the KV memory, in place; what it keeps there, and notes for whoever serves it.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    geometry: KVGeometry
+    attention: str  # how its KV memory is to be read
+    notes: tuple[str, ...]  # for whoever serves it
 
+
+def fit(model: Any, max_positions: int, attentions: Sequence[str] = (SEGMENTS,)) -> Fitted:
+    """Fit ``model`` to the KV memory, in place.
+
+    attentions: ways to read the KV memory, of which the first one that works is used.
     Raises ModelError for a model that gives other results on the KV memory than transformers gives.
     """
     geometry = probe_geometry(model)
     check = SelfCheck(model, geometry, max_positions)
-    check.run()
+    attention, notes = _choose_attention(check, attentions)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     ids = [(6151 * i + 17) % vocabulary for i in range(min(12, max_positions))]
     report = fuse(model, geometry, chunk_inputs(ids, 0, next(model.parameters()).device))
-    check.run()
-    return geometry, report.notes
+    check.run(attention)
+    return Fitted(geometry, attention, notes + report.notes)
+
+
+def _choose_attention(check: SelfCheck, attentions: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    *better, last = attentions
+    notes: tuple[str, ...] = ()
+    for attention in better:
+        try:
+            check.run(attention)
+        except Exception as error:  # noqa: BLE001  whatever a compiler raises; there is another way
+            reason = " ".join(str(error).split())[:200]
+            notes += (f"Attention '{attention}' does not work here ({type(error).__name__}: {reason}).",)
+        else:
+            return attention, notes
+    check.run(last)
+    return last, notes
 
 
 def lay_out(model: Any, quantization: str) -> tuple[str, ...]:

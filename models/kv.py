@@ -9,6 +9,9 @@ from torch import Tensor
 
 from .runs import Run
 
+SEGMENTS = "segments"  # attention in calls for one or more requests each, which the host plans
+FLEX = "flex"  # attention of all requests in one kernel
+
 
 @dataclass(frozen=True, slots=True)
 class KVGeometry:
@@ -40,8 +43,16 @@ class KVMemory:
     """
 
     def __init__(
-        self, geometry: KVGeometry, num_rows: int, device: torch.device, *, keep_hidden: bool = False
+        self,
+        geometry: KVGeometry,
+        num_rows: int,
+        device: torch.device,
+        *,
+        keep_hidden: bool = False,
+        attention: str = SEGMENTS,
     ) -> None:
+        """attention: how the rows are read, `SEGMENTS` or `FLEX`."""
+        self.attention = attention
         shape = (geometry.num_layers, num_rows, geometry.num_kv_heads)
         self.geometry = geometry
         self.num_rows = num_rows
@@ -72,9 +83,19 @@ class KVMemory:
             values = values.flatten(1).index_select(0, run.rows).view(shape)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer: [rows, kv heads, dim] each."""
+        return self._layers[layer]
+
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """rows: [N] int64; keys: [N, kv heads, key dim]; values: [N, kv heads, value dim]."""
         own_keys, own_values = self._layers[layer]
+        if self.attention == FLEX:
+            # A key that is not seen is left out, a value is multiplied by 0: so what is no number goes
+            # into the keys, where it reaches its own request and no other.
+            bad = ~values.isfinite().flatten(1).all(dim=1)
+            keys = keys.masked_fill(bad[:, None, None], torch.nan)
+            values = values.nan_to_num()
         own_keys.index_copy_(0, rows, keys)
         own_values.index_copy_(0, rows, values)
 

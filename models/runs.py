@@ -15,9 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Segment, StepInputs
+from .device import put
 from .prompt_attention import LEAST_ROWS, LEAST_TOKENS, can_attend_in_blocks
 
 _GATHERED_LENGTH = 8  # tokens of a segment, at most: longer ones have enough work for a call of their own
@@ -90,7 +92,7 @@ def _run(
     visible = [_visible(segment, positions, window) for segment in segments]
     rows = bias = None
     if len(segments) > 1:
-        bounds = torch.tensor([[s.kv_start, s.kv_length - 1] for s in segments], device=positions.device)
+        bounds = put([[s.kv_start, s.kv_length - 1] for s in segments], positions.device)
         offsets = torch.arange(longest, device=positions.device)
         # Padding repeats a request's own last row, so that what is masked is a number all the same.
         rows = (bounds[:, :1] + torch.minimum(offsets, bounds[:, 1:])).flatten()
@@ -125,6 +127,8 @@ def _visible(segment: Segment, positions: Tensor, window: int | None) -> Tensor 
         first = segment.kv_length - segment.length
         own = torch.arange(first, segment.kv_length, device=positions.device)[:, None]
         mask = torch.arange(segment.kv_length, device=positions.device)[None, :] <= own
+    elif mask.shape[1] < segment.kv_length:
+        mask = F.pad(mask, (segment.kv_length - mask.shape[1], 0), value=True)
     if window is not None and segment.kv_length > window:
         rows = torch.arange(segment.kv_length, device=positions.device)[None, :]
         mask = mask & (rows > queries - window)

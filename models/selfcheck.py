@@ -10,7 +10,7 @@ from torch import Tensor
 from .attention import ATTENTION_NAME, StepContext, register_attention, run_model
 from .base import ModelError, Segment, StepInputs
 from .causal import chunk_inputs
-from .kv import KVGeometry, KVMemory
+from .kv import SEGMENTS, KVGeometry, KVMemory
 
 
 class SelfCheck:
@@ -30,9 +30,9 @@ class SelfCheck:
         model.set_attn_implementation(ATTENTION_NAME)
 
     @torch.inference_mode()
-    def run(self) -> None:
+    def run(self, attention: str = SEGMENTS) -> None:
         """Run some tokens in two chunks, the second as a tree. Raises ModelError if the logits differ."""
-        memory = KVMemory(self._geometry, len(self._ids) + 8, self._device)
+        memory = KVMemory(self._geometry, len(self._ids) + 8, self._device, attention=attention)
         half = len(self._ids) // 2
         chunk = chunk_inputs(self._ids[:half], 0, self._device, kv_start=3)
         steps = [StepContext(memory, inputs) for inputs in (chunk, self._decoyed_chain(half, kv_start=3))]

@@ -14,6 +14,7 @@ from resispec.engine.config import ConfigError
 from .exit_codes import ExitCode, failed
 
 SERVERS, URL, SWEEP = "Other servers", "A running server", "What is compared"
+FLOOR = "One stream against the memory"
 
 
 class _Way(StrEnum):
@@ -23,18 +24,23 @@ class _Way(StrEnum):
     PEERS = "--peer"
     URL = "--url"
     VERIFICATION = "--verification"
+    FLOOR = "--floor"
 
 
-_LOCAL = frozenset({_Way.HERE, _Way.PEERS, _Way.VERIFICATION})
+_HERE_OR_PEERS = frozenset({_Way.HERE, _Way.PEERS})
+_LOCAL = _HERE_OR_PEERS | {_Way.VERIFICATION, _Way.FLOOR}
 # Where each option means something; everywhere, if it is not listed. Elsewhere it is refused, not ignored.
 _BELONGS: dict[str, frozenset[_Way]] = {
-    **dict.fromkeys(("target", "draft", "num_threads", "device", "dtype", "offline"), _LOCAL),
+    **dict.fromkeys(("batch", "temperature"), frozenset(_Way) - {_Way.FLOOR}),
+    "draft": _HERE_OR_PEERS | {_Way.VERIFICATION},
+    **dict.fromkeys(("target", "num_threads", "device", "dtype", "offline"), _LOCAL),
     **dict.fromkeys(("transformers", "assisted", "sweep", "proposers", "modes"), frozenset({_Way.HERE})),
     **dict.fromkeys(("nodes", "depth", "verifiers"), frozenset({_Way.HERE, _Way.VERIFICATION})),
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
-    "intruder": frozenset({_Way.HERE, _Way.PEERS}),
+    "intruder": _HERE_OR_PEERS,
     **dict.fromkeys(("quantization", "compile", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
+    **dict.fromkeys(("shape", "length", "attention", "cuda_graphs"), frozenset({_Way.FLOOR})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
 }
 
@@ -133,6 +139,37 @@ def bench(
             rich_help_panel=SWEEP,
         ),
     ] = False,
+    floor: Annotated[
+        bool,
+        typer.Option(
+            "--floor",
+            help="One plain stream's step over the time to read what it needs, at the speed of a copy.",
+            rich_help_panel=FLOOR,
+        ),
+    ] = False,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Random weights instead of a target: llama-1b, llama-3b or llama-8b.",
+            show_default=False,
+            rich_help_panel=FLOOR,
+        ),
+    ] = None,
+    length: Annotated[
+        int, typer.Option(help="Tokens in the KV memory at first.", rich_help_panel=FLOOR)
+    ] = 256,
+    attention: Annotated[
+        str,
+        typer.Option(help="How the KV memory is read: auto, segments or flex.", rich_help_panel=FLOOR),
+    ] = "auto",
+    cuda_graphs: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-graphs/--no-cuda-graphs",
+            help="Record small steps and replay them.",
+            rich_help_panel=FLOOR,
+        ),
+    ] = True,
     peer: Annotated[
         list[str] | None,
         typer.Option(
@@ -187,14 +224,14 @@ def bench(
     from resispec.engine.openmp import openmp_for_engine
 
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
-    ways = ((url, _Way.URL), (peer, _Way.PEERS), (verification, _Way.VERIFICATION))
+    ways = ((url, _Way.URL), (peer, _Way.PEERS), (verification, _Way.VERIFICATION), (floor, _Way.FLOOR))
     way = next((way for asked, way in ways if asked), _Way.HERE)
     try:
         _refuse_strangers(given, way)
         measure = _MEASURES[way](given)
     except ConfigError as exc:
         raise failed(exc, ExitCode.CONFIGURATION) from None
-    if way in (_Way.HERE, _Way.VERIFICATION):  # the engine runs in this process
+    if way in (_Way.HERE, _Way.VERIFICATION, _Way.FLOOR):  # the engine runs in this process
         with openmp_for_engine():
             import resispec.engine.bench.command  # noqa: F401
     from resispec.engine.bench.contenders import BenchError
@@ -278,11 +315,31 @@ def _verification(given: dict[str, Any]) -> Callable[[], bool]:
     return measure
 
 
+def _floor(given: dict[str, Any]) -> Callable[[], bool]:
+    from resispec.engine.bench.settings import FloorSettings
+
+    given.pop("floor")
+    if "shape" in given and "target" in given:
+        raise ConfigError("--shape is measured instead of a --target; give one of them", "shape")
+    for ours, theirs in (("tokens", "steps"), ("length", "context")):
+        if ours in given:
+            given[theirs] = given.pop(ours)
+    settings = FloorSettings(**given)
+
+    def measure() -> bool:
+        from resispec.engine.bench.command import run_floor
+
+        return run_floor(settings)
+
+    return measure
+
+
 _MEASURES: dict[_Way, Callable[[dict[str, Any]], Callable[[], bool]]] = {
     _Way.HERE: _here,
     _Way.PEERS: _here,
     _Way.URL: _running_server,
     _Way.VERIFICATION: _verification,
+    _Way.FLOOR: _floor,
 }
 
 

@@ -177,6 +177,18 @@ class ServerSettings(BaseSettings):
     prefix_caching: Annotated[
         bool, Field(description="Keep and reuse the KV memory of prompt prefixes.", json_schema_extra=MEMORY)
     ] = True
+    attention: Annotated[
+        Literal["auto", "segments", "flex"],
+        Field(
+            description="How the KV memory is read: segments, a few requests at a time, or, on a GPU, flex, "
+            "all in one kernel. auto: what the device runs best.",
+            json_schema_extra=MEMORY,
+        ),
+    ] = "auto"
+    cuda_graphs: Annotated[
+        bool,
+        Field(description="On a GPU, record small steps and replay them.", json_schema_extra=MEMORY),
+    ] = True
     num_threads: Annotated[
         Annotated[int, Field(gt=0)] | None,
         BeforeValidator(_auto),

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from .floor import bench_floor, print_floor, write_floor
 from .plot import write_plot
 from .report import Report, print_report, write_files
 from .run import bench
 from .serving.run import bench_servers, bench_url
 from .serving.settings import UrlSettings
-from .settings import BenchSettings, VerificationSettings
+from .settings import BenchSettings, FloorSettings, VerificationSettings
 from .verification import bench_verification, print_verification, write_verification
 
 
@@ -33,6 +34,14 @@ def run_verification(settings: VerificationSettings) -> bool:
     report = bench_verification(settings, Console(stderr=True))
     print_verification(report, Console())
     write_verification(report, settings.json, settings.markdown)
+    return True
+
+
+def run_floor(settings: FloorSettings) -> bool:
+    """One stream against the memory. Raises what `bench_floor` raises, and OSError for the files."""
+    report = bench_floor(settings, Console(stderr=True))
+    print_floor(report, Console())
+    write_floor(report, settings.json, settings.markdown)
     return True
 
 

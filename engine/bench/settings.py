@@ -12,6 +12,7 @@ from ..config import QUANTIZATIONS, ConfigError, EngineConfig
 from ..tree import DRAFT, plan_shape
 from .prompts import PROMPT_SETS
 from .serving.launch import Peer
+from .shapes import SHAPES
 
 T = TypeVar("T", int, float, str)
 
@@ -199,6 +200,32 @@ class VerificationSettings:
         at_least(min(self.temperature, default=0.0), 0, "temperature")
         if not self.verifiers or not self.temperature:
             raise ConfigError("name at least one verifier and one temperature", "verifiers")
+        check_files(self.json, self.markdown)
+
+
+@dataclass(frozen=True, slots=True)
+class FloorSettings:
+    """Raises ConfigError, naming the option."""
+
+    target: str = "default"
+    shape: str | None = None  # one of `SHAPES`, with random weights, instead of the target
+    context: int = 256  # tokens in the KV memory before the first counted step
+    steps: int = 32  # counted, each repeat
+    repeats: int = 5
+    device: str = "auto"
+    dtype: str = "auto"
+    attention: str = "auto"
+    cuda_graphs: bool = True
+    num_threads: int | None = None
+    json: Path | None = None
+    markdown: Path | None = None
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("context", "steps", "repeats"):
+            at_least(getattr(self, name), 1, name)
+        if self.shape is not None and self.shape not in SHAPES:
+            raise ConfigError(f"shape is {self.shape!r}; there are {', '.join(SHAPES)}", "shape")
         check_files(self.json, self.markdown)
 
 

@@ -118,7 +118,7 @@ def _load(settings: FidelitySettings, name: str, num_rows: int) -> CausalModel:
         raise ConfigError(
             f"--tokens is {settings.tokens}; with the prompts that is beyond the model's context"
         )
-    geometry, _ = fit(target.model, target.context)
+    geometry = fit(target.model, target.context).geometry
     lay_out(target.model, quantization)
     return CausalModel(target.model, KVMemory(geometry, num_rows, torch.device("cpu")), target.context)
 

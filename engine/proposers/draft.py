@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from resispec.models.base import Segment, StepInputs, StepModel
+from resispec.models.device import put
 
 from ..tree import TreeShape
 from .base import DraftItem, GrownGroup
@@ -81,20 +82,18 @@ class DraftProposer:
             rows += range(item.kv_start + item.start, item.kv_start + item.start + length)
             if item.shape is not None:
                 last.setdefault(item.shape, []).append(len(ids) - 1)
-        rows_tensor = torch.tensor(rows, device=self._device)
-        positions_tensor = torch.tensor(positions, device=self._device)
+        rows_tensor = put(rows, self._device)
+        positions_tensor = put(positions, self._device)
         hidden = None
         if self._draft.needs_hidden:
             assert self._target_hidden is not None
             # Position i is drafted from the target's state at i - 1; nothing comes before position 0.
             hidden = self._target_hidden[(rows_tensor - 1).clamp_min(0)]
             hidden = hidden.masked_fill((positions_tensor == 0)[:, None], 0.0)
-        wanted = torch.tensor(
-            [index for roots in last.values() for index in roots], dtype=torch.long, device=self._device
-        )
+        wanted = put([index for roots in last.values() for index in roots], self._device)
         outputs = self._draft.forward(
             StepInputs(
-                token_ids=torch.tensor(ids, device=self._device),
+                token_ids=put(ids, self._device),
                 positions=positions_tensor,
                 rows=rows_tensor,
                 segments=tuple(segments),
@@ -114,7 +113,7 @@ class DraftProposer:
         for tree, part in zip(trees, parts, strict=True):
             width = tree.frontier.shape[1]
             for item, mask in zip(tree.items, part.masks, strict=True):
-                segments.append(Segment(start, width, item.kv_start, mask.shape[1], mask))
+                segments.append(Segment(start, width, item.kv_start, item.root + mask.shape[1], mask))
                 start += width
         total = torch.arange(start, device=self._device)
         outputs = self._draft.forward(

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..grammar.base import PackedSet
 from ..request import SamplingParams
 from ..sampling.masks import TokenMask, token_mask
@@ -29,7 +31,7 @@ class FrontierInputs:
         self.token_ids = token_ids  # [G * w] int64
         self.positions = positions  # [G * w] int64
         self.rows = rows  # [G * w] int64
-        self.masks = masks  # G of [w, kv length] bool
+        self.masks = masks  # G of [w, slots so far] bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,13 @@ class GrowingTrees:
             self.tokens = torch.zeros(size, slots, dtype=torch.long, device=device)
             self.visible = torch.eye(slots, dtype=torch.bool, device=device).repeat(size, 1, 1)
             self.parents = torch.zeros_like(self.tokens)
-        self.tokens[:, 0] = torch.tensor([item.catch_up[-1] for item in self.items], device=device)
+        self.tokens[:, 0] = put([item.catch_up[-1] for item in self.items], device)
         self.scores = torch.zeros(size, slots, dtype=torch.float64, device=device)
         self.frontier = torch.zeros(size, 1, dtype=torch.long, device=device)
-        self.temperature = torch.tensor(
-            [item.sampling.temperature for item in self.items], dtype=torch.float64, device=device
-        )
-        self.uniforms = torch.tensor(
-            [item.uniforms for item in self.items], dtype=torch.float64, device=device
-        )
-        self.roots = torch.tensor([item.root for item in self.items], device=device)
-        self.kv_starts = torch.tensor([item.kv_start for item in self.items], device=device)
+        self.temperature = put([item.sampling.temperature for item in self.items], device, torch.float64)
+        self.uniforms = put([item.uniforms for item in self.items], device, torch.float64)
+        self.roots = put([item.root for item in self.items], device)
+        self.kv_starts = put([item.kv_start for item in self.items], device)
         self.levels: list[GrownLevel] = []
         self.logits: Tensor | None = None  # [G * w, Vd] of the frontier
         self.states: Tensor | None = None  # [G, S, H] of a head, where it has run
@@ -170,7 +168,7 @@ class GrowingTrees:
             packed += [constraint.allowed(path) for path in self._paths(tree, follow=constraint.follows_path)]
         if not rows:
             return None
-        sets = torch.from_numpy(np.stack(packed)).to(self.tokens.device)
+        sets = put(np.stack(packed), self.tokens.device)
         return token_mask(rows, sets, num_ids)
 
     def _paths(self, tree: int, *, follow: bool) -> list[tuple[int, ...]]:
@@ -220,10 +218,7 @@ class GrowingTrees:
         slots = self.tokens.shape[1] if self.known is not None else self.shape.first_slots[depth]
         visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))
         # A request has rows for its own slots only, which may be fewer than the group's.
-        masks = [
-            torch.cat([visible.new_ones(width, item.root), visible[i, :, : min(slots, own)]], dim=1)
-            for i, (item, own) in enumerate(zip(self.items, self.num_slots, strict=True))
-        ]
+        masks = [visible[i, :, : min(slots, own)] for i, own in enumerate(self.num_slots)]
         return FrontierInputs(
             token_ids=self.tokens.gather(1, self.frontier).flatten(),
             positions=(self.roots + depth).repeat_interleave(width),
@@ -248,7 +243,7 @@ def _truncation(sampling: SequenceOf[SamplingParams], width: int, device: torch.
         return None
     repeated = [params for params in sampling for _ in range(width)]
     return Truncation(
-        top_k=torch.tensor([params.top_k for params in repeated], device=device),
-        top_p=torch.tensor([params.top_p for params in repeated], dtype=torch.float64, device=device),
-        min_p=torch.tensor([params.min_p for params in repeated], dtype=torch.float64, device=device),
+        top_k=put([params.top_k for params in repeated], device),
+        top_p=put([params.top_p for params in repeated], device, torch.float64),
+        min_p=put([params.min_p for params in repeated], device, torch.float64),
     )

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from resispec.models.device import put
+
 from ..drawing import Drawing
 from ..known_tree import KnownTree
 from ..tree import NOTHING_DRAFTED
@@ -57,7 +59,7 @@ def known_nodes(trees: SequenceOf[KnownTree], num_drafted: int, device: torch.de
     with np.errstate(divide="ignore"):
         log_chances = np.log(chances)
     parts = (tokens, parents, visible, log_chances, children)
-    return KnownNodes(*(torch.from_numpy(part).to(device) for part in parts))
+    return KnownNodes(*(put(part, device) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def grow_known(items: SequenceOf[KnownOnly], device: torch.device) -> GrownGroup
     trees = tuple(item.tree for item in items)
     nodes = known_nodes(trees, 0, device)
     tokens = nodes.tokens
-    tokens[:, 0] = torch.tensor([item.root for item in items], device=device)
+    tokens[:, 0] = put([item.root for item in items], device)
     members = tuple(item.index for item in items)
     return GrownGroup(NOTHING_DRAFTED, members, tokens, nodes.visible, (), trees)
 

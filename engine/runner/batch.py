@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from resispec.models.base import Segment, StepInputs
+from resispec.models.device import put
 
 from ..proposers.base import GrownGroup
 from ..scheduler import PlannedSequence
@@ -74,8 +75,7 @@ def build_target_batch(
             depths = _depths(group, tree)
             slots = len(depths)
             kv_start = _kv_start(items[index])
-            visible = group.visible[tree, :slots, :slots]
-            mask = torch.cat([visible.new_ones(slots, root), visible], dim=1)
+            mask = group.visible[tree, :slots, :slots]
             segments.append(Segment(start, slots, kv_start, root + slots, mask))
             positions += [root + depth for depth in depths]
             rows += range(kv_start + root, kv_start + root + slots)
@@ -86,11 +86,11 @@ def build_target_batch(
     trees = [_real_slots(group, group.tokens) for group in groups]
     wanted += [*range(len(ids), start), *scored]
     inputs = StepInputs(
-        token_ids=torch.cat([torch.tensor(ids, dtype=torch.long, device=device), *trees]),
-        positions=torch.tensor(positions, device=device),
-        rows=torch.tensor(rows, device=device),
+        token_ids=torch.cat([put(ids, device), *trees]),
+        positions=put(positions, device),
+        rows=put(rows, device),
         segments=tuple(segments),
-        logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
+        logits_index=put(wanted, device),
     )
     return TargetBatch(
         inputs,

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from resispec.models.device import put
+
 from ..drawing import Drawing
 from ..proposers.base import GrownGroup, GrownLevel
 from ..tree import CandidateTree
@@ -46,7 +48,7 @@ class Candidates:
     def links(self, rows: SequenceOf[int]) -> Links:
         """Of whole trees that ``rows`` hold all expanded nodes of, ascending; numbered as in ``rows``."""
         device = self.nodes.device
-        chosen = torch.tensor(rows, dtype=torch.long, device=device)
+        chosen = put(rows, device)
         number = torch.full_like(self.nodes, -1)
         number[chosen] = torch.arange(len(rows), device=device)
         child_node = self.topology.child_node[chosen]
@@ -57,8 +59,8 @@ class Candidates:
             levels.setdefault(self.places[row].depth, []).append(place)
         return Links(
             torch.where(leaf, -1, number[child_row.clamp(min=0)]),
-            tuple(torch.tensor(levels[depth], device=device) for depth in sorted(levels)),
-            torch.tensor([self.places[row].even for row in rows], dtype=torch.bool, device=device),
+            tuple(put(levels[depth], device) for depth in sorted(levels)),
+            put([self.places[row].even for row in rows], device, torch.bool),
         )
 
 
@@ -108,7 +110,7 @@ def gather_candidates(
             num_head=proposal.num_head * counts,
             num_tail=proposal.num_tail * counts,
         )
-    topology = Topology(children, row, root=torch.tensor(batch.roots, device=device))
+    topology = Topology(children, row, root=put(batch.roots, device))
     return Candidates(
         proposal,
         topology,
@@ -123,7 +125,7 @@ def gather_candidates(
 def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> None:
     """The nodes that the draft has expanded, level by level, request by request."""
     size = len(group.members)
-    base = torch.tensor(roots[first_owner : first_owner + size], device=group.tokens.device)
+    base = put(roots[first_owner : first_owner + size], group.tokens.device)
     trees = [group.candidates(tree) for tree in range(size)]
     firsts = [0] * size
     for depth, (level, grown) in enumerate(zip(group.shape.levels, group.levels, strict=True)):
@@ -164,13 +166,13 @@ def _add_known(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_own
     if not nodes:
         return
     device = group.tokens.device
-    children_tensor = torch.tensor(children, device=device)
+    children_tensor = put(children, device)
     count = (children_tensor >= 0).sum(dim=1)
-    rows.nodes.append(torch.tensor(nodes, device=device))
+    rows.nodes.append(put(nodes, device))
     rows.children.append(children_tensor)
     rows.proposals.append(
         Proposal(
-            torch.tensor(tokens, device=device),
+            put(tokens, device),
             num_head=count,
             num_tail=torch.zeros_like(count),
             tail_ids=count.new_zeros(len(nodes), 0),

@@ -11,7 +11,7 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
-from resispec.models.device import device_for
+from resispec.models.device import device_for, put
 
 from ..outputs import TokenLogprobs
 from ..scheduler import PlannedSequence
@@ -60,7 +60,7 @@ def measure_walks(logits: Tensor, nodes: Tensor, tokens: Tensor, wanted: Sequenc
     wanted: of each request, how many alternatives; None: no log-probabilities.
     """
     asking = [row for row, top in enumerate(wanted) if top is not None]
-    rows = torch.tensor(asking, device=nodes.device)
+    rows = put(asking, nodes.device)
     nodes, tokens = (walk[rows].clamp_min(0).flatten() for walk in (nodes, tokens))
     return measure(logits, nodes, tokens, max(wanted[row] or 0 for row in asking))
 
@@ -88,7 +88,7 @@ def prompt_logprobs(
     measured = measure(
         logits,
         torch.arange(first_row, first_row + len(tokens), device=logits.device),
-        torch.tensor(tokens, device=logits.device),
+        put(tokens, logits.device),
         max(wanted.values()),
     )
     rows = iter(zip(tokens, measured.tolist(), strict=True))

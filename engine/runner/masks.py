@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..grammar.base import Constraint, PackedSet
 from ..sampling.masks import TokenMask, token_mask
 from .batch import TargetBatch
@@ -28,7 +30,7 @@ class NodeMasks:
         rows = [row for row, owner in enumerate(owners) if owner in self.owners]
         if not rows:
             return None
-        chosen = nodes[torch.tensor(rows, dtype=torch.long, device=nodes.device)]
+        chosen = nodes[put(rows, nodes.device)]
         return token_mask(rows, self.packed[self.row[chosen]], self.vocab_size)
 
 
@@ -56,8 +58,8 @@ def node_masks(
             packed.append(constraint.allowed(paths[node]))
     return NodeMasks(
         frozenset(restricted),
-        torch.from_numpy(row).to(device),
-        torch.from_numpy(np.stack(packed)).to(device),
+        put(row, device),
+        put(np.stack(packed), device),
         num_ids,
     )
 
@@ -66,7 +68,7 @@ def _paths(batch: TargetBatch, nodes: list[int]) -> dict[int, tuple[int, ...]]:
     """The drafted tokens on the way to every node, itself included."""
     if not nodes:
         return {}
-    chosen = batch.path[torch.tensor(nodes, dtype=torch.long, device=batch.path.device)].tolist()
+    chosen = batch.path[put(nodes, batch.path.device)].tolist()
     return {
         node: tuple(token for token in path if token >= 0) for node, path in zip(nodes, chosen, strict=True)
     }

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from resispec.models.base import StepModel
-from resispec.models.device import device_for
+from resispec.models.device import device_for, put
 from resispec.models.kv import KVMemory
 from resispec.models.medusa import MedusaHeads
 
@@ -148,7 +148,7 @@ class Runner:
                     destination.append(root + place)
         if not source:
             return
-        rows = torch.tensor([source, destination], device=self._device)
+        rows = put([source, destination], self._device)
         for memory in self._memories if self.keeps_draft_rows else self._memories[:1]:
             memory.move_rows(rows[0], rows[1])
 

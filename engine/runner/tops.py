@@ -7,6 +7,8 @@ from collections.abc import Sequence as SequenceOf
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..sources.base import TopTokens
 from ..sources.recycle import NUM_TOPS
 
@@ -16,7 +18,7 @@ def measure_tops(logits: Tensor, tokens: Tensor, nodes: SequenceOf[int]) -> Tens
 
     logits: [rows, V] float32. tokens: [rows] int64. nodes: n rows.
     """
-    rows = torch.tensor(nodes, dtype=torch.long, device=logits.device)
+    rows = put(nodes, logits.device)
     best = logits[rows].topk(min(NUM_TOPS, logits.shape[1]), dim=1).indices
     return torch.cat([tokens[rows, None], best], dim=1)
 

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..grammar.base import Constraint
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
@@ -93,7 +95,7 @@ class Verification:
     ) -> list[Outcome]:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
-        roots = torch.tensor(batch.roots, device=self._device)
+        roots = put(batch.roots, self._device)
         trees = None
         constraints = [owner.constraint for owner in self._owners]
         masks = node_masks(batch, constraints, self._num_ids, self._device)
@@ -110,9 +112,7 @@ class Verification:
             weights = self._final_weights(laws.law, candidates, decided, end)
             bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
             bad |= self._bad_in_view(expanded.bad, candidates)
-        uniforms = torch.tensor(
-            [owner.final for owner in self._owners], dtype=torch.float64, device=self._device
-        )
+        uniforms = put([owner.final for owner in self._owners], self._device, torch.float64)
         last = draw_or_fall_back(weights, laws.law.weights, uniforms)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
@@ -199,7 +199,7 @@ class Verification:
             own_path = path[nodes]
             context = NodeContext(
                 own_path,
-                torch.tensor(num_output, device=self._device),
+                put(num_output, self._device),
                 self._seen(penalised) if penalised else None,
                 recent_tokens([owner.output for owner in used], own_path, rows.bad_words)
                 if rows.bad_words
@@ -217,7 +217,7 @@ class Verification:
             self._device,
         )
         place = {owner: row for row, owner in enumerate(distinct)}
-        return seen.rows(torch.tensor([place[owner] for owner in owners], device=self._device))
+        return seen.rows(put([place[owner] for owner in owners], self._device))
 
     def _decide(self, law: TargetLaw, candidates: Candidates) -> Trees:
         uniforms = self._test_uniforms(candidates)
@@ -229,7 +229,7 @@ class Verification:
         child = torch.full_like(candidates.nodes, -1)
         threshold = torch.zeros_like(law.total)
         for name, chosen in by_verifier.items():
-            rows = torch.tensor(chosen, device=self._device)
+            rows = put(chosen, self._device)
             proposal = replace(candidates.proposal.rows(rows), drawings=candidates.drawings(chosen))
             part = _decide(VERIFIERS[name], law.rows(rows), proposal, candidates, chosen, uniforms[rows])
             child[rows], threshold[rows] = part.child, part.threshold
@@ -243,7 +243,7 @@ class Verification:
             return VERIFIERS[next(iter(by_verifier))].residual(law, proposal, none_kept)
         weights = law.weights.double()
         for name, chosen in by_verifier.items():
-            rows = torch.tensor(chosen, device=self._device)
+            rows = put(chosen, self._device)
             ended = Decision(none_kept.child[rows], none_kept.threshold[rows])
             weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
         return weights
@@ -258,7 +258,7 @@ class Verification:
         uniforms = np.zeros(candidates.proposal.tokens.shape)
         for row, (owner, first, count) in enumerate(candidates.test_slots):
             uniforms[row, :count] = self._owners[owner].tests[first : first + count]
-        return torch.from_numpy(uniforms).to(self._device)
+        return put(uniforms, self._device)
 
     def _bad_in_view(self, bad: Tensor, candidates: Candidates) -> Tensor | bool:
         """[R] bool: of rules that look at whole trees, those that saw a law that means nothing."""
@@ -266,8 +266,8 @@ class Verification:
         names = {name for name in names if isinstance(VERIFIERS[name], TreeVerifier)}
         if not names:
             return False
-        looks = torch.tensor([owner.verifier in names for owner in self._owners], device=self._device)
-        owners = torch.tensor(candidates.owners, device=self._device)
+        looks = put([owner.verifier in names for owner in self._owners], self._device, torch.bool)
+        owners = put(candidates.owners, self._device)
         return looks & (torch.zeros(len(looks), device=self._device).index_add_(0, owners, bad.float()) > 0)
 
 

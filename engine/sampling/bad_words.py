@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..request import SamplingParams
 
 
@@ -49,9 +51,9 @@ def _of_request(
         if len(tokens) > 1:
             before[row, 1 - len(tokens) :] = tokens[:-1]
     return BadWords(
-        torch.tensor(nodes, dtype=torch.long, device=device),
-        torch.from_numpy(before).to(device),
-        torch.tensor([tokens[-1] for tokens in sequences], dtype=torch.long, device=device),
+        put(nodes, device),
+        put(before, device),
+        put([tokens[-1] for tokens in sequences], device),
     )
 
 
@@ -65,6 +67,6 @@ def recent_tokens(outputs: Sequence[Sequence[int]], path: Tensor, rules: Sequenc
     for row, output in enumerate(outputs):
         tail = output[max(0, len(output) - count) :]
         tails[row, count - len(tail) :] = tail
-    tokens = torch.cat([torch.from_numpy(tails).to(path.device), path], dim=1)
+    tokens = torch.cat([put(tails, path.device), path], dim=1)
     order = (tokens >= 0).byte().argsort(dim=1, stable=True)  # gaps to the front
     return tokens.gather(1, order)[:, tokens.shape[1] - count :]

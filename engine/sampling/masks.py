@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 
 @dataclass(frozen=True, slots=True)
 class TokenMask:
@@ -31,7 +33,7 @@ def token_mask(rows: Sequence[int], packed: Tensor, vocab_size: int) -> TokenMas
     """
     bits = _unpacked(packed.device).index_select(0, packed.flatten().int())
     forbidden = bits.view(packed.shape[0], -1).view(torch.bool)[:, :vocab_size]
-    return TokenMask(torch.tensor(rows, dtype=torch.long, device=packed.device), forbidden)
+    return TokenMask(put(rows, packed.device), forbidden)
 
 
 @lru_cache(maxsize=8)

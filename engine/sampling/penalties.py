@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resispec.models.device import put
+
 
 @dataclass(frozen=True, slots=True)
 class SeenTokens:
@@ -45,7 +47,7 @@ def seen_tokens(
     for row, (ids, counts) in enumerate(seen):
         all_ids[row, : ids.size], all_ids[row, ids.size :] = ids, ids[-1]
         all_counts[row, : ids.size], all_counts[row, ids.size :] = counts, counts[-1]
-    return SeenTokens(torch.from_numpy(all_ids).to(device), torch.from_numpy(all_counts).to(device))
+    return SeenTokens(put(all_ids, device), put(all_counts, device))
 
 
 def penalise_(

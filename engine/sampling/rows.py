@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resispec.models.device import put
+
 from ..request import SamplingParams
 from .bad_words import BadWords, bad_words
 from .masks import TokenMask
@@ -68,10 +70,8 @@ def sampling_rows(
     """Build the rows of a batch: ``params`` holds each node's request's parameters, node by node."""
     temperatures = [p.temperature for p in params]
     return SamplingRows(
-        temperature=torch.tensor(temperatures, dtype=torch.float32, device=device),
-        greedy=torch.tensor(
-            [i for i, t in enumerate(temperatures) if t == 0], dtype=torch.int64, device=device
-        ),
+        temperature=put(temperatures, device, torch.float32),
+        greedy=put([i for i, t in enumerate(temperatures) if t == 0], device),
         truncation=_truncation(params, vocab_size, device),
         penalties=_penalties(params, device),
         bias=_rules(params, _bias, device),
@@ -90,10 +90,10 @@ def _truncation(
         return None
     top_k = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for _, p in cut]
     return TruncationRows(
-        nodes=torch.tensor([i for i, _ in cut], dtype=torch.int64, device=device),
-        top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
-        top_p=torch.tensor([p.top_p for _, p in cut], dtype=torch.float64, device=device),
-        min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
+        nodes=put([i for i, _ in cut], device),
+        top_k=put(top_k, device),
+        top_p=put([p.top_p for _, p in cut], device, torch.float64),
+        min_p=put([p.min_p for p in params], device, torch.float32),
     )
 
 
@@ -105,13 +105,10 @@ def _penalties(params: Sequence[SamplingParams], device: torch.device) -> Penalt
     ]
     if not used:
         return None
-    values = torch.tensor(
-        [[p.presence_penalty, p.frequency_penalty, p.repetition_penalty] for _, p in used],
-        dtype=torch.float32,
-        device=device,
-    )
+    numbers = [[p.presence_penalty, p.frequency_penalty, p.repetition_penalty] for _, p in used]
+    values = put(numbers, device, torch.float32)
     rows = tuple(i for i, _ in used)
-    nodes = torch.tensor(rows, dtype=torch.int64, device=device)
+    nodes = put(rows, device)
     return PenaltyRows(nodes, rows, values[:, 0], values[:, 1], values[:, 2])
 
 
@@ -139,7 +136,7 @@ def _rules(
     if not any(lengths):
         return None
     return TokenRules(
-        torch.from_numpy(np.repeat(np.arange(len(params)), lengths)).to(device),
-        torch.from_numpy(np.concatenate([tokens for tokens, _ in chosen])).to(device),
-        torch.from_numpy(np.concatenate([values for _, values in chosen])).to(device),
+        put(np.repeat(np.arange(len(params)), lengths), device),
+        put(np.concatenate([tokens for tokens, _ in chosen]), device),
+        put(np.concatenate([values for _, values in chosen]), device),
     )

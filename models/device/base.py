@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+T = TypeVar("T")
+Numbers = Sequence[int] | Sequence[float] | Sequence[Sequence[int]] | Sequence[Sequence[float]] | NDArray[Any]
 
 
 class Clock(Protocol):
@@ -16,6 +21,25 @@ class Clock(Protocol):
 
     def seconds(self) -> list[float]:
         """Between each mark and the next. Waits for the last mark."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recording(Generic[T]):
+    """Work that was done once and can be done again at once, on the same memory."""
+
+    outputs: T  # what it gave, in memory that `replay` writes anew
+    replay: Callable[[], None]
+
+
+class Recorder(Protocol):
+    """Makes recordings, which share what memory they work in: one is replayed at a time."""
+
+    def record(self, run: Callable[[], T]) -> Recording[T]:
+        """Do the work of ``run``, which must read no tensor on the host and make none of the host's numbers.
+
+        It is called several times. Raises RuntimeError for work that cannot be recorded.
+        """
         ...
 
 
@@ -41,6 +65,11 @@ class Device(Protocol):
     @property
     def default_dtype(self) -> torch.dtype:
         """bfloat16 where the hardware multiplies it, else what is exact and quick enough there."""
+        ...
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """How the KV memory may be read, see `KVMemory`: the first one that works is the best."""
         ...
 
     @property
@@ -78,6 +107,11 @@ class Device(Protocol):
         """Rows as wide as a vocabulary to work on at a time, so that copies stay in cache; None: all."""
         ...
 
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels are compiled for it at run time with what torch brings."""
+        ...
+
     def packs(self, dtype: torch.dtype) -> bool:
         """Whether linear layers of ``dtype`` run quicker as `PackedLinear`."""
         ...
@@ -92,9 +126,14 @@ class Device(Protocol):
 
     def clock(self) -> Clock: ...
 
-    def put(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        """Integers of the host as an int64 tensor on the device, without waiting for its work.
+    def recorder(self) -> Recorder | None:
+        """None where a recording would gain nothing."""
+        ...
 
-        ``torch.tensor(values, device=...)`` waits for all work under way on a GPU.
+    def put(self, values: Numbers, dtype: torch.dtype | None = None) -> Tensor:
+        """Numbers of the host as a tensor on the device, without waiting for its work.
+
+        dtype: None: an array's own; of anything else, int64. Where ``torch.tensor(values, device=...)``
+        or ``.to(device)`` waits for all work under way on a GPU, this does not.
         """
         ...

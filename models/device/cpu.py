@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
+
+from .base import Numbers
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -21,6 +23,7 @@ class CpuDevice:
     """A `Device` that has done what it was told when the call returns."""
 
     device: torch.device
+    attentions = ("segments",)
     memory_share = 0.4  # the machine has other users
     step_nodes = 8  # a CPU is soon busy with them
     usual_tree = (4, 2)
@@ -28,6 +31,7 @@ class CpuDevice:
     compiles = True
     reads_freely = True
     row_block = 4
+    compiles = False  # that takes a C++ compiler
 
     @classmethod
     def count(cls) -> int:
@@ -70,8 +74,18 @@ class CpuDevice:
     def clock(self) -> HostClock:
         return HostClock()
 
-    def put(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long)
+    def recorder(self) -> None:
+        """A CPU hands work over to nobody."""
+
+    def put(self, values: Numbers, dtype: torch.dtype | None = None) -> Tensor:
+        return host_tensor(values, dtype)
+
+
+def host_tensor(values: Numbers, dtype: torch.dtype | None) -> Tensor:
+    """As `Device.put` makes it, on the host. An array keeps its memory."""
+    if isinstance(values, np.ndarray):
+        return torch.as_tensor(values, dtype=dtype)
+    return torch.tensor(values, dtype=dtype or torch.long)
 
 
 class HostClock:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from .base import Numbers, Recording
+from .cpu import host_tensor
+
+T = TypeVar("T")
+_WARM_UP = 2  # kernels are compiled and chosen by then, which cannot be recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +22,7 @@ class CudaDevice:
     """A `Device` whose work is handed over in the current stream."""
 
     device: torch.device
+    attentions = ("flex", "segments")
     memory_share = 0.85
     step_nodes = 256  # it waits for the weights to be read anyway
     usual_tree = (16, 4)
@@ -22,6 +30,7 @@ class CudaDevice:
     compiles = False
     reads_freely = False
     row_block = None
+    compiles = True
 
     @classmethod
     def count(cls) -> int:
@@ -49,10 +58,12 @@ class CudaDevice:
     def clock(self) -> CudaClock:
         return CudaClock(self.device)
 
-    def put(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+    def recorder(self) -> CudaRecorder:
+        return CudaRecorder(self.device)
+
+    def put(self, values: Numbers, dtype: torch.dtype | None = None) -> Tensor:
         # The allocator of pinned memory keeps a block until the copy from it is done.
-        pinned = torch.tensor(values, dtype=torch.long).pin_memory()
-        return pinned.to(self.device, non_blocking=True)
+        return host_tensor(values, dtype).pin_memory().to(self.device, non_blocking=True)
 
 
 class CudaClock:
@@ -70,3 +81,24 @@ class CudaClock:
     def seconds(self) -> list[float]:
         self._events[-1].synchronize()
         return [start.elapsed_time(end) / 1e3 for start, end in pairwise(self._events)]
+
+
+class CudaRecorder:
+    """Records CUDA graphs in one pool of memory: what one gives must be copied before another is replayed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], T]) -> Recording[T]:
+        with torch.cuda.device(self._device):
+            stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    run()
+            current.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                outputs = run()
+        return Recording(outputs, graph.replay)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from resispec.models.base import ModelError
 
-from .base import Device
+from .base import Device, Numbers
 from .cpu import CpuDevice
 from .cuda import CudaDevice
 
@@ -35,3 +36,8 @@ def find_device(name: str) -> torch.device:
 def device_for(device: torch.device) -> Device:
     """The interface of ``device``. Raises KeyError for a kind that is not in `DEVICES`."""
     return DEVICES[device.type](device)
+
+
+def put(values: Numbers, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """`Device.put`."""
+    return device_for(device).put(values, dtype)

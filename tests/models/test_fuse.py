@@ -31,7 +31,8 @@ def plain_logits(model: Any) -> Tensor:
 
 
 def fitted_logits(model: Any) -> Tensor:
-    geometry, notes = fit(model, 256)
+    fitted = fit(model, 256)
+    geometry, notes = fitted.geometry, fitted.notes
     assert notes == ()
     return CausalModel(model, KVMemory(geometry, 32, CPU), 256).forward(chunk_inputs(IDS, 0, CPU)).logits
 
@@ -100,7 +101,8 @@ def test_a_part_that_looks_familiar_but_is_not_stays(
     model, twin = tiny.model(0), tiny.model(0)
     for one in (model, twin):
         one.get_submodule(path).__class__ = odd
-    geometry, notes = fit(model, 256)
+    fitted = fit(model, 256)
+    geometry, notes = fitted.geometry, fitted.notes
     assert notes == (f"1 {kind} parts of the model run unfused and slower: fused, they gave other results.",)
     assert type(model.get_submodule(path)) is odd
     ours = CausalModel(model, KVMemory(geometry, 32, CPU), 256).forward(chunk_inputs(IDS, 0, CPU)).logits

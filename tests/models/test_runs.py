@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs
-from resispec.models.kv import KVGeometry, KVMemory
+from resispec.models.graphs.bucket import bucket_for
+from resispec.models.graphs.buffers import StepBuffers
+from resispec.models.kv import FLEX, SEGMENTS, KVGeometry, KVMemory
 from resispec.models.prompt_attention import PromptAttention
 from resispec.models.runs import plan_runs
 
@@ -54,6 +57,28 @@ def step_of(rng: random.Random, shapes: list[tuple[int, int, bool]], rows: int) 
     )
 
 
+def with_short_masks(inputs: StepInputs) -> StepInputs:
+    """Masks without the columns in which everything is seen."""
+    segments = tuple(
+        segment if segment.mask is None else replace(segment, mask=segment.mask[:, -segment.length :])
+        for segment in inputs.segments
+    )
+    return replace(inputs, segments=segments)
+
+
+def attended(how: str, query: Tensor, memory: KVMemory, inputs: StepInputs, window: int | None) -> Tensor:
+    if how != "gathered":
+        memory.attention = how
+        return StepContext(memory, inputs).attend(query, 0, 0.5, window)
+    bucket = bucket_for(inputs, SEGMENTS)
+    assert bucket is not None
+    buffers = StepBuffers(bucket, memory, memory.num_rows - 1, None)
+    buffers.fill(inputs)
+    padding = torch.randn(bucket.tokens - query.shape[0], *query.shape[1:])
+    padded = torch.cat([query, padding])
+    return StepContext(memory, buffers.inputs).attend(padded, 0, 0.5, window)[: query.shape[0]]
+
+
 def dense(query: Tensor, memory: KVMemory, inputs: StepInputs, window: int | None) -> Tensor:
     """One query head of one token at a time."""
     output = torch.zeros(query.shape[0], query.shape[1], VALUE_DIM)
@@ -93,14 +118,18 @@ SHAPES = {
 
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("name", SHAPES)
-def test_attention(name: str, window: int | None) -> None:
+@pytest.mark.parametrize("how", [SEGMENTS, FLEX, "gathered"])
+def test_attention(how: str, name: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     rng = random.Random(name)
     torch.manual_seed(1)
     memory = memory_of(900)
     inputs = step_of(rng, SHAPES[name], 900)
     query = torch.randn(inputs.token_ids.shape[0], KV_HEADS * GROUPS, KEY_DIM)
-    ours = StepContext(memory, inputs).attend(query, 0, 0.5, window)
-    torch.testing.assert_close(ours, dense(query, memory, inputs, window), rtol=1e-5, atol=1e-5)
+    expected = dense(query, memory, inputs, window)
+    for step in (inputs, with_short_masks(inputs)):
+        ours = attended(how, query, memory, step, window)
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_long_chunks_are_attended_in_blocks() -> None:

@@ -82,6 +82,8 @@ def test_every_engine_setting_is_passed_on():
         "max_step_nodes": 7,
         "max_tree_depth": 2,
         "prefix_caching": False,
+        "attention": "segments",
+        "cuda_graphs": False,
         "num_threads": 1,
         "offline": True,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,6 +42,13 @@ def test_put_gives_the_same_integers(there: Device, values: list[int]) -> None:
     assert tensor.device.type == there.device.type
     assert tensor.dtype == torch.long
     assert tensor.tolist() == values
+
+
+def test_put_keeps_or_takes_a_dtype(there: Device) -> None:
+    assert there.put([0.5, 2.0], torch.float64).tolist() == [0.5, 2.0]
+    assert there.put([True, False], torch.bool).tolist() == [True, False]
+    assert there.put(np.array([[0.5]], dtype=np.float32)).dtype == torch.float32
+    assert there.put(np.array([3], dtype=np.int64), torch.float64).tolist() == [3.0]
 
 
 def test_what_was_put_is_the_tensors_own(there: Device) -> None:
