@@ -136,7 +136,7 @@ def _time(
         if context is None or (run := prepare(tokens, context)) is None:
             continue
         seconds = []
-        if device_for(device).compiles:
+        if device_for(device).generates_kernels:
             deadline += _seconds(run, device)  # what is compiled and recorded once is no cost of a step
         for _ in range(1 + _RUNS):  # the first one warms up
             seconds.append(_seconds(run, device))

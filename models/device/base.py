@@ -108,8 +108,8 @@ class Device(Protocol):
         ...
 
     @property
-    def compiles(self) -> bool:
-        """Whether kernels are compiled for it at run time with what torch brings."""
+    def generates_kernels(self) -> bool:
+        """Whether kernels are written for it at run time, with what torch brings."""
         ...
 
     def packs(self, dtype: torch.dtype) -> bool:

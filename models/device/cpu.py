@@ -31,7 +31,7 @@ class CpuDevice:
     compiles = True
     reads_freely = True
     row_block = 4
-    compiles = False  # that takes a C++ compiler
+    generates_kernels = False  # that takes a C++ compiler
 
     @classmethod
     def count(cls) -> int:

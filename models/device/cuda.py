@@ -30,7 +30,7 @@ class CudaDevice:
     compiles = False
     reads_freely = False
     row_block = None
-    compiles = True
+    generates_kernels = True
 
     @classmethod
     def count(cls) -> int:

@@ -40,8 +40,8 @@ class FlexAttention:
         self._visibility = visibility
         self._blocks = visibility.blocks
         self._masks: dict[int | None, BlockMask] = {}
-        compiles = device_for(visibility.first.device).compiles
-        self._product = _compiled() if compiles else _plain
+        generated = device_for(visibility.first.device).generates_kernels
+        self._product = _compiled() if generated else _plain
 
     @classmethod
     def of(cls, memory: KVMemory, inputs: StepInputs) -> FlexAttention:

@@ -28,7 +28,7 @@ class FirstIsSlow:
 
 @pytest.mark.parametrize("compiles", [True, False])
 def test_compiling_is_not_taken_for_the_step(compiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuDevice, "compiles", compiles)
+    monkeypatch.setattr(CpuDevice, "generates_kernels", compiles)
     step = FirstIsSlow(compiling=0.1, running=0.001)
 
     def prepare(tokens: int, context: int) -> Callable[[], object]:
@@ -40,7 +40,7 @@ def test_compiling_is_not_taken_for_the_step(compiles: bool, monkeypatch: pytest
 
 def test_later_sizes_have_their_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one's compiling does not use it up."""
-    monkeypatch.setattr(CpuDevice, "compiles", True)
+    monkeypatch.setattr(CpuDevice, "generates_kernels", True)
     steps = {tokens: FirstIsSlow(compiling=0.1, running=0.001) for tokens in (1, 2, 4)}
     order = [(tokens, False) for tokens in steps]
     timed = _time(order, lambda tokens, _: steps[tokens], 8, None, 0.05, CPU)
