@@ -83,10 +83,6 @@ class KVMemory:
             values = values.flatten(1).index_select(0, run.rows).view(shape)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer: [rows, kv heads, dim] each."""
-        return self._layers[layer]
-
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """rows: [N] int64; keys: [N, kv heads, key dim]; values: [N, kv heads, value dim]."""
         own_keys, own_values = self._layers[layer]
