@@ -15,7 +15,7 @@ from resispec.models.base import StepModel
 from resispec.models.causal import CausalModel
 from resispec.models.compiled.compilation import Compilation
 from resispec.models.compiled.state import NOT_COMPILED
-from resispec.models.device import device_for
+from resispec.models.device import Device, Recorder, device_for
 from resispec.models.fit import fit, lay_out
 from resispec.models.graphs import ReplayedModel
 from resispec.models.head.base import StateHead
@@ -96,7 +96,7 @@ def assemble(
     if medusa is not None:
         draft = None  # its heads are a source: nothing grows trees
     there = device_for(device)
-    attentions = there.attentions if config.attention == "auto" else (config.attention,)
+    attentions = _attentions(config, there)
     fitted = fit(model, target.context, attentions)
     geometry, notes = fitted.geometry, notes + fitted.notes
     draft_geometry, draft_attention = None, fitted.attention
@@ -115,21 +115,16 @@ def assemble(
     tree_nodes = config.most_nodes if config.sources or draft is not None else 0
     plan = plan_memory(config, bytes_per_row, target.context, tree_nodes, device)
 
-    recorder = there.recorder() if config.cuda_graphs else None
-    num_rows = plan.num_rows + (recorder is not None)  # one for what pads recorded steps
-
-    def step_model(step: CausalModel | HeadStepModel, memory: KVMemory) -> StepModel:
-        if recorder is None:
-            return step
-        return ReplayedModel(step, memory, recorder, scratch_row=plan.num_rows)
-
-    memory = KVMemory(geometry, num_rows, device, keep_hidden=keep_hidden, attention=fitted.attention)
+    replay = _Replay(there.recorder() if config.cuda_graphs else None, plan.num_rows)
+    memory = KVMemory(
+        geometry, replay.memory_rows, device, keep_hidden=keep_hidden, attention=fitted.attention
+    )
     memories = [memory]
     tap = draft.head.tap(model) if draft is not None and draft.head is not None else None
-    target_step = step_model(CausalModel(model, memory, target.context, tap), memory)
+    target_step = replay.model(CausalModel(model, memory, target.context, tap), memory)
     proposer: Proposer | None = None
     if draft is not None and draft_geometry is not None:
-        draft_memory = KVMemory(draft_geometry, num_rows, device, attention=draft_attention)
+        draft_memory = KVMemory(draft_geometry, replay.memory_rows, device, attention=draft_attention)
         memories.append(draft_memory)
         draft_step: HeadStepModel | CausalModel
         if draft.head is not None:
@@ -138,7 +133,7 @@ def assemble(
             draft_step = CausalModel(draft.model, draft_memory, draft.context)
         if there.packs(geometry.dtype):
             draft_step.pack()
-        draft_model = step_model(draft_step, draft_memory)
+        draft_model = replay.model(draft_step, draft_memory)
         proposer = DraftProposer(draft_model, memory.hidden, target.num_ids, device)
     if medusa is not None and there.packs(geometry.dtype):
         medusa.pack()
@@ -250,6 +245,34 @@ def _fixed_tree(config: EngineConfig, device: torch.device) -> TreeBudget:
     return TreeBudget(config.max_tree_nodes or nodes, config.max_tree_depth or depth)
 
 
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """How models step over the ``num_rows`` rows that requests may own."""
+
+    recorder: Recorder | None
+    num_rows: int
+
+    @property
+    def memory_rows(self) -> int:
+        """One more for what pads recorded steps."""
+        return self.num_rows + (self.recorder is not None)
+
+    def model(self, step: CausalModel | HeadStepModel, memory: KVMemory) -> StepModel:
+        if self.recorder is None:
+            return step
+        return ReplayedModel(step, memory, self.recorder, scratch_row=self.num_rows)
+
+
+def _attentions(config: EngineConfig, device: Device) -> tuple[str, ...]:
+    """Those to try, the best first. Raises ConfigError."""
+    if config.attention == "auto":
+        return device.attentions
+    if config.attention not in device.attentions:
+        known = ", ".join(("auto", *device.attentions))
+        raise ConfigError(f"attention is {config.attention!r}; on {device.device} use {known}", "attention")
+    return (config.attention,)
+
+
 def _proposers(config: EngineConfig, draft: LoadedDraft | None) -> tuple[str, ...]:
     """Those there are; where the draft is Medusa heads, they are what ``draft`` means, too."""
     if draft is not None and draft.medusa is not None:
@@ -295,11 +318,6 @@ def _check_weights(config: EngineConfig, device: torch.device) -> None:
 
 def _check_config(config: EngineConfig, device: torch.device) -> None:
     _check_weights(config, device)
-    known = ("auto", *device_for(device).attentions)
-    if config.attention not in known:
-        raise ConfigError(
-            f"attention is {config.attention!r}; on {device} use {', '.join(known)}", "attention"
-        )
     for name in config.proposers:
         if name not in (DRAFT, *SOURCES):
             raise ConfigError(
