@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settled(model: Any, root: Path, spare_bytes: int = ROOM) -> Compilation:
-    geometry, _ = fit(model, 256)
+    geometry = fit(model, 256).geometry
     lay_out(model, "none")
     compilation = Compilation(model, geometry, root, threads=1, spare_bytes=spare_bytes)
     compilation.wait()
