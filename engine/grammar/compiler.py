@@ -18,8 +18,10 @@ from .state import CompiledGrammar
 MAX_SECONDS = 2.0  # to compile and to give the first masks
 _MAX_MASK_SECONDS = 0.05  # of a mask once its grammar is warm: everybody in the step waits for it
 _MAX_FORCED = 8192  # bytes that a grammar may force in one run; one that forces more may never end
+_FORCES_MUCH = f"it forces a run of more than {_MAX_FORCED} bytes, or one without end"
 _LOCATE_SECONDS = 0.5  # to find the part of a schema that is at fault
 _MAX_CHOICES = 4096
+_UNSATISFIABLE = "Unsatisfiable"  # how the library begins what it says of that, whatever the reason
 # One way to lay out JSON, so that its structure is forced; a model cannot get lost in white space.
 JSON_LAYOUT: dict[str, Any] = {
     "whitespace_flexible": False,
@@ -65,13 +67,17 @@ class GrammarCompiler:
         except SchemaError as error:
             raise _refusal(error.message, error.path) from None
         matcher, fault = self._match(grammar)
+        path: Path
         if matcher is None:
-            path: Path = ()
+            path = ()
             if schema is not None:
-                path = _locate(schema, fault, lambda part: self._match(_json_grammar(part))[1])
+                path, fault = _locate(schema, fault, lambda part: self._match(_json_grammar(part))[1])
             raise _refusal(fault, path)
-        if len(matcher.compute_ff_bytes()) > _MAX_FORCED:
-            raise _refusal(f"it forces a run of more than {_MAX_FORCED} bytes, or one without end")
+        if _forces_much(matcher):
+            path = ()
+            if schema is not None:
+                path, _ = _locate(schema, _FORCES_MUCH, self._forcing_fault)
+            raise _refusal(_FORCES_MUCH, path)
         again = time.perf_counter()
         self._mask(matcher)
         now = time.perf_counter()
@@ -88,9 +94,17 @@ class GrammarCompiler:
             return None, matcher.get_error().strip() or "nothing can satisfy it"
         return matcher, ""
 
+    def _forcing_fault(self, part: dict[str, Any]) -> str:
+        matcher, fault = self._match(_json_grammar(part))
+        return fault if matcher is None else _FORCES_MUCH * _forces_much(matcher)
+
     def _mask(self, matcher: LLMatcher) -> None:
         words = np.zeros(-(-self._mask_ids // 32), dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+
+
+def _forces_much(matcher: LLMatcher) -> bool:
+    return len(matcher.compute_ff_bytes()) > _MAX_FORCED
 
 
 def _grammar(spec: StructuredSpec) -> tuple[str, dict[str, Any] | None]:
@@ -118,8 +132,10 @@ def _json_grammar(schema: dict[str, Any]) -> str:
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_LAYOUT)  # type: ignore[arg-type]
 
 
-def _locate(root: dict[str, Any], fault: str, compile_part: Callable[[dict[str, Any]], str]) -> Path:
-    """The way to the innermost part of ``root`` that fails alone in the same way."""
+def _locate(
+    root: dict[str, Any], fault: str, compile_part: Callable[[dict[str, Any]], str]
+) -> tuple[Path, str]:
+    """The way to the innermost part of ``root`` that fails alone in the same way, and what is said of it."""
     stop = time.perf_counter() + _LOCATE_SECONDS
     definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
     path: Path = ()
@@ -127,12 +143,13 @@ def _locate(root: dict[str, Any], fault: str, compile_part: Callable[[dict[str, 
     while True:
         for step, part in subschemas(node):
             if time.perf_counter() > stop:
-                return path
-            if compile_part(part | definitions) == fault:
-                path, node = path + step, part
+                return path, fault
+            own = compile_part(part | definitions)
+            if own == fault or (own.startswith(_UNSATISFIABLE) and fault.startswith(_UNSATISFIABLE)):
+                path, node, fault = path + step, part, own
                 break
         else:
-            return path
+            return path, fault
 
 
 def _refusal(message: str, path: Path = ()) -> RequestError:

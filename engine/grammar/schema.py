@@ -41,8 +41,10 @@ def parse_schema(text: str) -> dict[str, Any]:
     if "x-guidance" in schema:
         raise SchemaError("this server lays out JSON in one way; leave it out", ("x-guidance",))
     _check_depth(schema)
-    if not _can_end(schema):
-        raise SchemaError("no answer could ever end: the schema requires itself inside itself")
+    endless = _endless(schema)
+    if not _ends(schema, endless):
+        message = "no answer could ever end: the schema requires itself inside itself"
+        raise SchemaError(message, _innermost_endless(schema, endless))
     return schema
 
 
@@ -73,17 +75,29 @@ def _check_depth(schema: dict[str, Any]) -> None:
     raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
 
 
-def _can_end(root: dict[str, Any]) -> bool:
-    """Whether a finite instance exists, as far as required members and items go: the least fixed point
-    over the references, of which none counts as ending until its target does.
+def _endless(root: dict[str, Any]) -> frozenset[str]:
+    """The references without a finite instance, as far as required members and items go: what is left of
+    the least fixed point, in which none counts as ending until its target does.
     """
     pending = {ref: target for ref in _references(root) if (target := _resolve(root, ref)) is not None}
     while True:
         ending = [ref for ref, target in pending.items() if _ends(target, pending.keys())]
         if not ending:
-            return _ends(root, pending.keys())
+            return frozenset(pending)
         for ref in ending:
             del pending[ref]
+
+
+def _innermost_endless(root: dict[str, Any], endless: frozenset[str]) -> Path:
+    """The way to the innermost part that has no end, first through what is not a definition."""
+    path: Path = ()
+    node = root
+    while True:
+        parts = [(step, part) for step, part in subschemas(node) if not _ends(part, endless)]
+        if not parts:
+            return path
+        step, node = min(parts, key=lambda found: found[0][0] in ("$defs", "definitions"))
+        path += step
 
 
 def _ends(schema: Schema, endless: Any) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from resispec.engine.build import LoadedDraft
+from resispec.engine.grammar.allowed import AllowedTokens
 from resispec.engine.grammar.base import pack
 from resispec.engine.request import Request, RequestError, SamplingParams, SpeculationParams
 from resispec.engine.sampling.masks import token_mask
@@ -38,6 +39,13 @@ def test_packed_sets_become_laws(vocab_size: int, rows: list[int]) -> None:
         else:
             expected[ids] = torch.softmax(logits[row, ids].double(), 0).numpy()
         np.testing.assert_allclose((law.weights[row].double() / law.total[row]).numpy(), expected, atol=1e-7)
+
+
+def test_a_fixed_set_forces_nothing() -> None:
+    allowed = AllowedTokens((3,), 128)
+    assert allowed.forced(4) == ()
+    assert allowed.accepts((3, 3))
+    assert not allowed.accepts((3, 4))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -41,13 +41,31 @@ REFUSED: list[tuple[Any, str]] = [
     ({"properties": {"p": {"type": "string", "format": "colour"}}}, r"at properties\.p: .*colour"),
     ({"$ref": "https://example.com/schema.json"}, "example.com"),
     ({"$ref": "#/$defs/nowhere"}, "nowhere"),
+    (
+        {"type": "object", "required": ["a"]}
+        | {"properties": {"a": {"type": "array", "items": {"type": "string", "enum": [1]}, "minItems": 1}}},
+        r"at properties\.a\.items: Unsatisfiable",
+    ),
+    (
+        {"anyOf": [{"type": "integer", "minimum": 5, "maximum": 3}], "title": "none"},
+        r"at anyOf\[0\]: .*minimum",
+    ),
     ({"$ref": "#"}, "requires itself"),
+    (
+        {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/x"}]}}, "required": ["a"], "type": "object"}
+        | {"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}},
+        r"at properties\.a\.anyOf\[0\]: .*requires itself",
+    ),
     ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "requires itself"),
     ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "requires itself"),
     ({"anyOf": [{"type": "string"}], "x-guidance": {}}, "x-guidance"),
     (nested(80), "nested deeper"),
     ({"enum": ["x" * 40] * 4000}, "characters"),
     ({"const": "x" * 9000}, "forces"),
+    (
+        {"type": "object", "properties": {"a": {"const": "x" * 9000}}, "required": ["a"]},
+        r"at properties\.a: it forces",
+    ),
 ]
 
 

@@ -90,6 +90,20 @@ class Walks(RuleBasedStateMachine):
     def look(self, paths: list[list[int]]) -> None:
         for path in paths:
             assert ids(self.state.allowed(tuple(path))) == ids(self.fresh().allowed(tuple(path)))
+            assert self.state.accepts(tuple(path)) == self.fresh().accepts(tuple(path))
+
+    @rule(count=st.integers(0, 4))
+    def run_ahead(self, count: int) -> None:
+        """What is forced is what a walk along single tokens finds, up to where an answer may end."""
+        if self.ended:
+            return
+        expected: list[int] = []
+        while len(expected) < count:
+            allowed = ids(self.fresh().allowed(tuple(expected)))
+            if len(allowed) > 1 or EOS in allowed:
+                break
+            expected += allowed
+        assert self.state.forced(count) == tuple(expected)
 
     @rule(choices=st.lists(st.floats(0, 0.999), min_size=1, max_size=4), peek=st.booleans())
     def commit(self, choices: list[float], peek: bool) -> None:
