@@ -308,11 +308,9 @@ def _check_weights(config: EngineConfig, device: torch.device) -> None:
         )
     if config.compile and not device_for(device).compiles:
         raise ConfigError(f"compile works on a CPU only; leave it out on {device}", "compile")
-    if config.compile and config.quantization != "none":
+    if config.compile and config.quantization == "int4":
         raise ConfigError(
-            f"compile does not go with integer weights (quantization {config.quantization}); leave one of "
-            "them out",
-            "compile",
+            "compile does not go with quantization int4; use int8 or none, or leave it out", "compile"
         )
 
 

@@ -27,23 +27,24 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
         weight = linear.weight.detach().float()
         scale = (weight.abs().amax(dim=1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
         # Rounded first: the integers must belong to the scale that is multiplied with.
-        self._scale = scale.to(linear.weight.dtype).clamp_min(torch.finfo(linear.weight.dtype).tiny)
-        rounded = torch.round(weight / self._scale.float()[:, None])
-        self._weight = rounded.clamp_(-127, 127).to(torch.int8)
-        self._bias = linear.bias
+        self.scale = scale.to(linear.weight.dtype).clamp_min(torch.finfo(linear.weight.dtype).tiny)
+        rounded = torch.round(weight / self.scale.float()[:, None])
+        self.weight = rounded.clamp_(-127, 127).to(torch.int8)
+        self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in] -> [..., out]."""
         flat = x.reshape(-1, x.shape[-1]).contiguous()
         if flat.shape[0] <= _FEW_ROWS:
-            output: Tensor = torch._weight_int8pack_mm(flat, self._weight, self._scale)
+            output: Tensor = torch._weight_int8pack_mm(flat, self.weight, self.scale)
         else:
-            output = F.linear(flat, self._weight.to(flat.dtype)) * self._scale
-        if self._bias is not None:
-            output = output + self._bias
+            output = F.linear(flat, self.weight.to(flat.dtype)) * self.scale
+        if self.bias is not None:
+            output = output + self.bias
         return output.view(*x.shape[:-1], -1)
 
 

@@ -95,9 +95,9 @@ class BenchSettings:
                 "verifiers and modes need a draft, or proposers",
             ),
             (
-                self.compile and self.quantization != "none",
+                self.compile and self.quantization == "int4",
                 "compile",
-                "compiled layers do not go with integer weights; leave out --compile or --quantization",
+                "compile does not go with quantization int4; use int8 or none",
             ),
             (
                 self.trees and (self.verifiers or self.proposers or self.modes),

@@ -93,8 +93,10 @@ class Compilation:
         if len(specs) > 1:
             raise CannotCompileError("they are not all alike")
         (spec,) = specs
-        plain = spec.packed and 2 * bytes_of_weights(self._layers) <= spare_bytes
-        return {"single": replace(spec, packed=spec.packed and not plain), "begin": spec, "end": spec}
+        if spec.weights == "int8":  # more tokens are the business of other kernels
+            return {"single": spec}
+        plain = spec.weights == "plain" or 2 * bytes_of_weights(self._layers) <= spare_bytes
+        return {"single": replace(spec, weights="plain") if plain else spec, "begin": spec, "end": spec}
 
     def _work(self) -> None:
         assert self._build is not None

@@ -24,24 +24,31 @@ class CompiledLayer:
         attention = layer.self_attn
         self._layer, self._window, self._scaling = attention.layer, attention.window, attention.scaling
         weights = layer_weights(layer)
-        plain = {name: weight.to_dense() if weight.is_mkldnn else weight for name, weight in weights.items()}
         self._weights: list[Mapping[str, Tensor]] = []  # compiled code reads them where they are
-        self._single, self._begin, self._end = (
-            self._bind(folder / f"{kind}.pt2", weights if specs[kind].packed else plain)
-            for kind in ("single", "begin", "end")
-        )
+        self._functions = {
+            kind: self._bind(folder / f"{kind}.pt2", _laid_out(weights, spec.weights))
+            for kind, spec in specs.items()
+        }
 
-    def run(self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor], step: StepContext) -> Tensor:
-        """hidden: [N, H] -> [N, H]; the step's keys and values are in their KV rows afterwards."""
+    def run(
+        self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor], step: StepContext
+    ) -> Tensor | None:
+        """hidden: [N, H] -> [N, H]; the step's keys and values are in their KV rows afterwards.
+
+        None: steps of this kind were not compiled, and nothing has been done.
+        """
+        alone = step.alone(self._window)
+        if alone is None and "begin" not in self._functions:
+            return None
         cos, sin = step.rotation(*position_embeddings)
         keys, values = step.memory.layer(self._layer)
-        if (alone := step.alone(self._window)) is not None:
+        if alone is not None:
             keys = keys.narrow(0, alone.kv_start, alone.kv_length)
             values = values.narrow(0, alone.kv_start, alone.kv_length)
-            return self._single([hidden, cos, sin, keys, values, alone.row])[0]
-        (queries,) = self._begin([hidden, cos, sin, keys, values, step.inputs.rows])
+            return self._functions["single"]([hidden, cos, sin, keys, values, alone.row])[0]
+        (queries,) = self._functions["begin"]([hidden, cos, sin, keys, values, step.inputs.rows])
         attended = step.attend(queries, self._layer, self._scaling, self._window)
-        return self._end([attended.flatten(1), hidden])[0]
+        return self._functions["end"]([attended.flatten(1).contiguous(), hidden])[0]
 
     def _bind(self, path: Path, weights: Mapping[str, Tensor]) -> Run:
         from torch._inductor import aoti_load_package
@@ -60,3 +67,9 @@ def bytes_of_weights(layers: list[FusedLayer]) -> int:
         weight.numel() * weight.dtype.itemsize for one in layers for weight in layer_weights(one).values()
     ]
     return sum(sizes)
+
+
+def _laid_out(weights: Mapping[str, Tensor], kind: str) -> Mapping[str, Tensor]:
+    if kind != "plain":
+        return weights
+    return {name: weight.to_dense() if weight.is_mkldnn else weight for name, weight in weights.items()}

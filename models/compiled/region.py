@@ -23,7 +23,10 @@ class LayerRegion(nn.Module):
         for name, size in spec.norms.items():
             self.register_buffer(f"{name}_norm", torch.zeros(size))
         for name, (rows, columns) in spec.products.items():
-            self.register_buffer(f"{name}_weight", torch.zeros(rows, columns, dtype=spec.torch_dtype))
+            dtype = torch.int8 if spec.weights == "int8" else spec.torch_dtype
+            self.register_buffer(f"{name}_weight", torch.zeros(rows, columns, dtype=dtype))
+            if spec.weights == "int8":
+                self.register_buffer(f"{name}_scale", torch.zeros(rows, dtype=spec.torch_dtype))
             if name in spec.biases:
                 self.register_buffer(f"{name}_bias", torch.zeros(rows, dtype=spec.torch_dtype))
         self._eps = dict(zip(spec.norms, spec.eps, strict=True))
@@ -32,7 +35,7 @@ class LayerRegion(nn.Module):
         """x: [N, in] -> [N, out]."""
         weight = getattr(self, f"{name}_weight")
         bias = getattr(self, f"{name}_bias") if name in self.spec.biases else None
-        if not self.spec.packed:
+        if self.spec.weights == "plain":
             return F.linear(x, weight, bias)
         output: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
         return output
@@ -96,10 +99,12 @@ class Single(LayerRegion):
 
     def product(self, name: str, x: Tensor) -> Tensor:
         """x: [1, in] -> [1, out]: a sum over plain weights, which are read as fast as memory gives them."""
-        if self.spec.packed:
+        if self.spec.weights == "packed":
             return super().product(name, x)
         weight: Tensor = getattr(self, f"{name}_weight")
         output = (weight.float() * x[0].float()).sum(-1)
+        if self.spec.weights == "int8":
+            output = output * getattr(self, f"{name}_scale").float()
         if name in self.spec.biases:
             output = output + getattr(self, f"{name}_bias").float()
         return output.to(x.dtype)[None]

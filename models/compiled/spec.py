@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from resispec.models.fuse.layer import FusedLayer
 from resispec.models.fuse.mlp import FusedMLP
 from resispec.models.pack import PackedLinear
+from resispec.models.quantize import Int8Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -20,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
+_WEIGHTS: dict[type, str] = {nn.Linear: "plain", PackedLinear: "packed", Int8Linear: "int8"}
 
 
 class CannotCompileError(Exception):
@@ -41,7 +43,7 @@ class LayerSpec:
     norms_of_heads: bool
     biases: tuple[str, ...]  # of `PRODUCTS`, those with one
     activation: str
-    packed: bool  # weights laid out for oneDNN
+    weights: str  # plain; packed: laid out for oneDNN; int8: integers with a scale for each row
     dtype: str
     threads: int
 
@@ -85,8 +87,9 @@ def layer_spec(layer: FusedLayer, dtype: torch.dtype, threads: int) -> LayerSpec
     if not isinstance(mlp, FusedMLP):
         raise CannotCompileError("their feed-forward blocks run unfused")
     linears = _linears(layer)
-    kinds = {type(linear) for linear in linears.values()}
-    if kinds not in ({nn.Linear}, {PackedLinear}):
+    kinds = {_WEIGHTS.get(type(linear)) for linear in linears.values()}
+    weights = kinds.pop()
+    if weights is None or kinds:
         raise CannotCompileError("their weights are of a kind that is not compiled")
     columns = {name: int(linear.in_features) for name, linear in linears.items()}
     return LayerSpec(
@@ -101,7 +104,7 @@ def layer_spec(layer: FusedLayer, dtype: torch.dtype, threads: int) -> LayerSpec
         norms_of_heads=attention.norms is not None,
         biases=tuple(name for name, linear in linears.items() if linear.bias is not None),
         activation=_activation(mlp.activation),
-        packed=kinds == {PackedLinear},
+        weights=weights,
         dtype=str(dtype).removeprefix("torch."),
         threads=threads,
     )
@@ -112,6 +115,8 @@ def layer_weights(layer: FusedLayer) -> dict[str, Tensor]:
     weights = {f"{name}_norm": norm.weight for name, norm in _norms(layer).items()}
     for name, linear in _linears(layer).items():
         weights[f"{name}_weight"] = linear.weight.detach()
+        if isinstance(linear, Int8Linear):
+            weights[f"{name}_scale"] = linear.scale
         if linear.bias is not None:
             weights[f"{name}_bias"] = linear.bias.detach()
     return weights

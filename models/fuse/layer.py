@@ -17,7 +17,9 @@ class LayerRun(Protocol):
 
     def run(
         self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor], step: StepContext
-    ) -> Tensor: ...
+    ) -> Tensor | None:
+        """As `FusedLayer.run`; None: the layer itself has to."""
+        ...
 
 
 class FusedLayer(nn.Module):
@@ -52,7 +54,9 @@ class FusedLayer(nn.Module):
     ) -> Tensor:
         """hidden: [N, H] -> [N, H]."""
         if self.compiled is not None and position_embeddings is not None:
-            return self.compiled.run(hidden, position_embeddings, step)
+            done = self.compiled.run(hidden, position_embeddings, step)
+            if done is not None:
+                return done
         # `forward` itself: a module's call looks for hooks first, which takes as long as a small kernel.
         first, second = self.before
         attended = self.self_attn.run(first.forward(hidden), position_embeddings, step)

@@ -30,9 +30,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-def settled(model: Any, root: Path, spare_bytes: int = ROOM) -> Compilation:
+def settled(model: Any, root: Path, *, spare_bytes: int = ROOM, quantization: str = "none") -> Compilation:
     geometry = fit(model, 256).geometry
-    lay_out(model, "none")
+    lay_out(model, quantization)
     compilation = Compilation(model, geometry, root, threads=1, spare_bytes=spare_bytes)
     compilation.wait()
     compilation.advance()
@@ -120,7 +120,31 @@ def test_without_room_for_plain_weights(tiny: Any, root: Path) -> None:
     model = tiny.model(0).to(torch.bfloat16)
     compilation = settled(model, root, spare_bytes=0)
     assert compilation.status.state is CompileState.ON
-    assert all(spec.packed for spec in compilation._specs.values())
+    assert {spec.weights for spec in compilation._specs.values()} == {"packed"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8(tiny: Any, root: Path, dtype: torch.dtype) -> None:
+    """Steps of one token are compiled, others stay what they are; the check has both."""
+    model = tiny.model(0).to(dtype)
+    compilation = settled(model, root, quantization="int8")
+    assert compilation.status.state is CompileState.ON
+    assert compilation._specs.keys() == {"single"}
+
+
+@pytest.mark.slow
+def test_int8_text(tiny: Any, root: Path) -> None:
+    def engine(**config: Any) -> Engine:
+        built: Engine = tiny.engine(
+            tiny.model(0), compiled_folder=root, num_threads=1, quantization="int8", **config
+        )
+        return built
+
+    compiled = engine(compile=True)
+    compiled.settle()
+    assert compiled.info.compilation.state == "on"
+    assert texts(tiny, compiled, 0.0) == texts(tiny, engine(), 0.0)
 
 
 def test_a_second_start_finds_what_the_first_compiled(
@@ -189,9 +213,9 @@ def test_an_unknown_activation(tiny: Any) -> None:
         layer_spec(layer, torch.float32, 1)
 
 
-def test_integer_weights_are_refused(tiny: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="int8") as error:
-        tiny.engine(tiny.model(0), compiled_folder=tmp_path, compile=True, quantization="int8")
+def test_int4_is_refused(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="int4; use int8 or none") as error:
+        tiny.engine(tiny.model(0), compiled_folder=tmp_path, compile=True, quantization="int4")
     assert error.value.setting == "compile"
 
 
