@@ -42,7 +42,7 @@ from .sampling.uniforms import stream_key
 from .scheduler import PlannedSequence, Scheduler, StepPlan
 from .sequence import Sequence
 from .sources.factory import SourceFactory
-from .stats import StepTally, request_metrics
+from .stats import StepTally, request_metrics, share_time
 from .text_decoder import TextDecoder
 from .tree import DRAFT
 from .validate import check_request, limit_notes
@@ -139,10 +139,10 @@ class Engine:
 
     def step(self) -> StepResult:
         """Run one step for everybody there is room for."""
-        compilation = self._advance_compilation()
+        changed = self._advance_compilation()
         started, began = time.monotonic(), time.perf_counter()
         ended, self._ended = self._ended, []
-        tally = StepTally(finished=[stats for _, stats in ended])
+        tally = StepTally(finished=[stats for _, stats in ended], compilation=changed)
         outputs = [output for output, _ in ended]
         outputs += self._take_in(tally)
         plan = self._scheduler.schedule()
@@ -164,7 +164,7 @@ class Engine:
             ("commit", time.perf_counter() - committing - tally.detokenise_seconds),
             ("detokenise", tally.detokenise_seconds),
         )
-        return StepResult(tuple(outputs), self._stats(plan, result, tally, phases, compilation))
+        return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
 
     def settle(self) -> None:
         """Wait until the target runs as it is going to: compiled, where that was asked for and can be."""
@@ -226,14 +226,7 @@ class Engine:
                 return RunResult((None,), 0, 0.0, 0.0, 0.0), {0: error}
         parts = [self._run([item]) for item in items]
         return (
-            RunResult(
-                tuple(result.outcomes[0] for result, _ in parts),
-                sum(result.num_rows for result, _ in parts),
-                sum(result.draft_seconds for result, _ in parts),
-                sum(result.verify_seconds for result, _ in parts),
-                sum(result.sample_seconds for result, _ in parts),
-                {i: part.prompt_logprobs[0] for i, (part, _) in enumerate(parts) if part.prompt_logprobs},
-            ),
+            RunResult.joined([result for result, _ in parts]),
             {index: errors[0] for index, (_, errors) in enumerate(parts) if errors},
         )
 
@@ -246,7 +239,7 @@ class Engine:
         plain: PlainStep,
         now: float,
     ) -> list[RequestOutput]:
-        self._share_time(items, result)
+        share_time(items, result)
         self._runner.keep(
             [
                 (item, outcome.slots)
@@ -389,41 +382,14 @@ class Engine:
     def _usage(self, sequence: Sequence) -> Usage:
         return Usage(sequence.num_prompt, sequence.num_output, sequence.cached_tokens)
 
-    def _share_time(self, items: SequenceOf[PlannedSequence], result: RunResult) -> None:
-        """An even share of a step's time to each request in it; drafting to those that drafted."""
-        drafting = [item for item in items if item.tree is not None]
-        for item in drafting:
-            item.sequence.tally.draft_seconds += result.draft_seconds / len(drafting)
-        for item in items:
-            item.sequence.tally.verify_seconds += result.verify_seconds / len(items)
-            item.sequence.tally.overhead_seconds += result.sample_seconds / len(items)
-
     def _stats(
-        self,
-        plan: StepPlan,
-        result: RunResult,
-        tally: StepTally,
-        phases: tuple[tuple[str, float], ...],
-        compilation: CompileStatus | None,
+        self, plan: StepPlan, result: RunResult, tally: StepTally, phases: tuple[tuple[str, float], ...]
     ) -> StepStats:
         usage = self._kv.usage()
-        return StepStats(
+        return replace(
+            tally.stats(plan, result.num_rows, phases),
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
             kv_usage_target=usage,
             kv_usage_draft=usage if DRAFT in self.info.proposers else 0.0,
-            prompt_tokens=tally.prompt_tokens,
-            generation_tokens=tally.generation_tokens,
-            iteration_tokens=result.num_rows,
-            prefix_cache_queries=plan.cache_queries,
-            prefix_cache_hits=plan.cache_hits,
-            num_preemptions=plan.num_preempted,
-            time_to_first_token=tuple(tally.time_to_first_token),
-            inter_token_latency=tuple(tally.inter_token_latency),
-            finished=tuple(tally.finished),
-            speculation=tuple(part.stats(name) for name, part in tally.verifiers.items()),
-            speculation_off=plan.speculation_off,
-            residual_underflow=tally.residual_underflow,
-            phase_seconds=phases,
-            compilation=compilation,
         )

@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from .outputs import FinishedStats, RequestMetrics, SpeculationMetrics, SpeculationStats
+from resispec.models.compiled.state import CompileStatus
+
+from .outputs import FinishedStats, RequestMetrics, SpeculationMetrics, SpeculationStats, StepStats
+from .runner.runner import RunResult
+from .scheduler import PlannedSequence, StepPlan
 from .sequence import Sequence, source_counts
 from .tree import CandidateTree
 
@@ -61,6 +65,7 @@ class StepTally:
     generation_tokens: int = 0
     residual_underflow: int = 0
     detokenise_seconds: float = 0.0
+    compilation: CompileStatus | None = None  # of the target's layers, where it has changed
     time_to_first_token: list[float] = field(default_factory=list)
     inter_token_latency: list[float] = field(default_factory=list)
     finished: list[FinishedStats] = field(default_factory=list)
@@ -81,6 +86,35 @@ class StepTally:
 
     def drafted(self, verifier: str, exact: bool, tree: CandidateTree, path: SequenceOf[int]) -> None:
         self.verifiers.setdefault(verifier, VerifierTally(exact)).add(tree, path)
+
+    def stats(self, plan: StepPlan, num_rows: int, phases: tuple[tuple[str, float], ...]) -> StepStats:
+        """What is known of a step but for the state it leaves. num_rows: of the target's forward."""
+        return StepStats(
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+            iteration_tokens=num_rows,
+            prefix_cache_queries=plan.cache_queries,
+            prefix_cache_hits=plan.cache_hits,
+            num_preemptions=plan.num_preempted,
+            time_to_first_token=tuple(self.time_to_first_token),
+            inter_token_latency=tuple(self.inter_token_latency),
+            finished=tuple(self.finished),
+            speculation=tuple(part.stats(name) for name, part in self.verifiers.items()),
+            speculation_off=plan.speculation_off,
+            residual_underflow=self.residual_underflow,
+            phase_seconds=phases,
+            compilation=self.compilation,
+        )
+
+
+def share_time(items: SequenceOf[PlannedSequence], result: RunResult) -> None:
+    """An even share of a step's time to each request in it; drafting to those that drafted."""
+    drafting = [item for item in items if item.tree is not None]
+    for item in drafting:
+        item.sequence.tally.draft_seconds += result.draft_seconds / len(drafting)
+    for item in items:
+        item.sequence.tally.verify_seconds += result.verify_seconds / len(items)
+        item.sequence.tally.overhead_seconds += result.sample_seconds / len(items)
 
 
 def request_metrics(sequence: Sequence, speculation: SpeculationMetrics | None, now: float) -> RequestMetrics:

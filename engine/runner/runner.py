@@ -46,6 +46,18 @@ class RunResult:
     sample_seconds: float
     prompt_logprobs: Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
 
+    @classmethod
+    def joined(cls, parts: SequenceOf[RunResult]) -> RunResult:
+        """Of items that were run one by one."""
+        return cls(
+            tuple(part.outcomes[0] for part in parts),
+            sum(part.num_rows for part in parts),
+            sum(part.draft_seconds for part in parts),
+            sum(part.verify_seconds for part in parts),
+            sum(part.sample_seconds for part in parts),
+            {index: part.prompt_logprobs[0] for index, part in enumerate(parts) if part.prompt_logprobs},
+        )
+
 
 class Runner:
     """Holds the models and their KV memories. One step at a time, on one thread."""
