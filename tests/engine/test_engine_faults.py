@@ -113,7 +113,7 @@ def test_only_what_is_kept_need_be_a_number(tiny: Any, monkeypatch: pytest.Monke
     expected = tiny.run(tiny.engine(tiny.model(0)), healthy(1)).tokens
     given = torch.tensor([*healthy(1)[0].prompt_token_ids, *expected["0"]])
     target, spoilt = tiny.model(0), 0
-    engine = tiny.engine(target, draft_model(tiny), max_tree_nodes=20)
+    engine = tiny.engine(target, draft_model(tiny), max_tree_nodes=20, baseline_probe_share=0.0)
 
     def spoiling(self: CausalModel, inputs: StepInputs) -> StepOutputs:
         nonlocal spoilt
