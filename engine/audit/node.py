@@ -91,7 +91,7 @@ class Turns:
 def turns(verifier: AnyVerifier, law: TargetLaw, proposal: Proposal) -> Turns:
     """Tail slots come in order of drawing, then head slots."""
     trials = _trials(verifier, law, proposal)
-    slot = torch.arange(proposal.tokens.shape[1], device=law.total.device)
+    slot = torch.arange(proposal.tokens.shape[1], device=law.weights.device)
     num_head = trials.num_head if isinstance(trials, Trials) else proposal.num_head
     in_head = slot < num_head[:, None]
     order = torch.where(in_head, slot + len(slot), slot).argsort(dim=1)
@@ -111,7 +111,7 @@ def _trials(verifier: AnyVerifier, law: TargetLaw, proposal: Proposal) -> Trials
     if isinstance(verifier, NodeRule):
         return verifier.trials(law, proposal)
     assert isinstance(verifier, ResiSpecTreeVerifier)
-    rows = torch.arange(len(law.total), device=law.total.device)
+    rows = torch.arange(len(law.weights), device=law.weights.device)
     links = Links(torch.full_like(proposal.tokens, -1), (rows,), torch.ones_like(rows, dtype=torch.bool))
     return verifier.trials(law, proposal, links)[0]
 

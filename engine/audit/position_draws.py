@@ -28,7 +28,7 @@ def renumber(law: TargetLaw, proposal: Proposal, copies: int) -> PositionDraws:
 
     law: of each position; proposal: ``copies`` of each. No rule sees any difference, and rows are short.
     """
-    firsts = proposal.rows(torch.arange(0, len(proposal.tokens), copies, device=law.total.device))
+    firsts = proposal.rows(torch.arange(0, len(proposal.tokens), copies, device=law.weights.device))
     masses = split(law, firsts)
     slots, width = proposal.tokens.shape[1], proposal.tail_ids.shape[1]
     p = torch.cat([masses.head, masses.tail, masses.outside[:, None]], dim=1)
@@ -42,7 +42,7 @@ def renumber(law: TargetLaw, proposal: Proposal, copies: int) -> PositionDraws:
         tail_ids=(slots + torch.arange(width, device=p.device)).expand(len(p), -1),
     )
     weight = p.new_full((len(firsts.tokens), copies), 1 / copies)
-    return PositionDraws(TargetLaw(p, p.sum(dim=1)), small, weight)
+    return PositionDraws(TargetLaw(p), small, weight)
 
 
 def every_draw(one: PositionDraws) -> PositionDraws:

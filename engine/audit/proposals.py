@@ -58,16 +58,19 @@ class Drawn:
 def source(case: Case, drawing: Drawing) -> Source:
     """What a rule that wants ``drawing`` gets of a case.
 
-    A tail beside a head is drawn from ``q`` without the head. Rules without a head draw from ``q`` itself;
-    a chain is one draw. No more can be drawn without replacement than there are tokens.
+    A tail beside a head is drawn from ``q`` without the head; a rule that wants chosen children takes both.
+    Rules without a head draw from ``q`` itself; a chain is one draw. No more can be drawn without
+    replacement than there are tokens.
     """
-    head = case.head if drawing in (Drawing.HEAD, Drawing.HEAD_AND_TAIL) else ()
+    if drawing is Drawing.HEAD:
+        drawing = Drawing.HEAD_AND_TAIL
+    head = case.head if drawing is Drawing.HEAD_AND_TAIL else ()
     support = tuple(token for token, mass in enumerate(case.q) if mass > 0 and token not in head)
     total = math.fsum(case.q[token] for token in support)
     num_tail = 1 if drawing is Drawing.CHAIN else case.tail_draws
     if drawing is Drawing.WITHOUT_REPLACEMENT:
         num_tail = min(num_tail, len(support))
-    if not support or drawing is Drawing.HEAD:
+    if not support:
         num_tail = 0
     q = tuple(case.q[token] / total for token in support)
     return Source(torch.tensor(case.p, dtype=torch.float64), head, support, q, num_tail, drawing)
@@ -123,7 +126,7 @@ def batch(node: Source, index: Tensor) -> tuple[TargetLaw, Proposal]:
         max_tail=num_tail,
         drawings=frozenset({node.drawing}),
     )
-    return TargetLaw(p, p.sum(dim=1)), proposal
+    return TargetLaw(p), proposal
 
 
 def _orders(draws: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import sampling_rows
-from ..sampling.weights import NodeContext, NodeLaws, target_law_
+from ..sampling.weights import NodeContext, NodeLaws, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
@@ -205,7 +205,7 @@ class Verification:
                 if rows.bad_words
                 else None,
             )
-        return target_law_(logits[nodes], rows, context)
+        return target_law(logits, rows, context, nodes)
 
     def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
         """What the requests behind some rows have seen; each request is counted once."""
@@ -227,7 +227,7 @@ class Verification:
             decided = _decide(VERIFIERS[name], law, candidates.proposal, candidates, chosen, uniforms)
             return Trees(candidates, law, uniforms, decided)
         child = torch.full_like(candidates.nodes, -1)
-        threshold = torch.zeros_like(law.total)
+        threshold = uniforms.new_zeros(len(child))
         for name, chosen in by_verifier.items():
             rows = put(chosen, self._device)
             proposal = replace(candidates.proposal.rows(rows), drawings=candidates.drawings(chosen))

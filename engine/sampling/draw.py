@@ -40,8 +40,10 @@ def draw_or_fall_back(weights: Tensor, fallback: Tensor, uniforms: Tensor) -> Dr
     A correction whose mass rounds to 0 is impossible in exact arithmetic; ``empty`` marks the rows
     where it happened, to be counted.
     """
+    if device_for(weights.device).reads_freely:
+        drawn = draw(weights, uniforms)
+        if not bool(drawn.empty.any()):
+            return drawn
     empty = weights.sum(dim=1) <= 0
-    if not device_for(weights.device).reads_freely or bool(empty.any()):
-        weights = torch.where(empty[:, None], fallback.double(), weights)
-    drawn = draw(weights, uniforms)
-    return Draw(drawn.tokens, empty)
+    weights = torch.where(empty[:, None], fallback.double(), weights)
+    return Draw(draw(weights, uniforms).tokens, empty)

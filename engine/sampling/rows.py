@@ -51,6 +51,7 @@ class TokenRules:
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
     temperature: Tensor  # [B] float32, 0: greedy
+    scaled: bool  # whether some row's temperature is neither 0 nor 1
     greedy: Tensor  # [G] int64: the greedy rows
     truncation: TruncationRows | None
     penalties: PenaltyRows | None
@@ -58,6 +59,12 @@ class SamplingRows:
     masked: TokenRules | None  # EOS and stop ids under min_tokens
     bad_words: tuple[BadWords, ...] = ()  # of every request that has some
     allowed: TokenMask | None = None  # at rows whose requests restrict their tokens
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether some row's logits are changed before the temperature is."""
+        parts = (self.penalties, self.bias, self.masked, self.allowed)
+        return bool(self.bad_words) or any(part is not None for part in parts)
 
 
 def sampling_rows(
@@ -69,9 +76,15 @@ def sampling_rows(
 ) -> SamplingRows:
     """Build the rows of a batch: ``params`` holds each node's request's parameters, node by node."""
     temperatures = [p.temperature for p in params]
+    temperature = put(temperatures, device, torch.float32)
+    greedy = put([i for i, t in enumerate(temperatures) if t == 0], device)
+    scaled = not {0.0, 1.0}.issuperset(temperatures)
+    if all(map(_is_plain, {id(p): p for p in params}.values())):
+        return SamplingRows(temperature, scaled, greedy, None, None, None, None, (), allowed)
     return SamplingRows(
-        temperature=put(temperatures, device, torch.float32),
-        greedy=put([i for i, t in enumerate(temperatures) if t == 0], device),
+        temperature=temperature,
+        scaled=scaled,
+        greedy=greedy,
         truncation=_truncation(params, vocab_size, device),
         penalties=_penalties(params, device),
         bias=_rules(params, _bias, device),
@@ -79,6 +92,13 @@ def sampling_rows(
         bad_words=bad_words(params, device),
         allowed=allowed,
     )
+
+
+def _is_plain(p: SamplingParams) -> bool:
+    """Whether the law is the model's own at some temperature."""
+    penalised = p.presence_penalty != 0 or p.frequency_penalty != 0 or p.repetition_penalty != 1
+    truncated = p.top_k != 0 or p.top_p != 1 or p.min_p != 0
+    return not (penalised or truncated or p.logit_bias or p.min_tokens or p.bad_words)
 
 
 def _truncation(

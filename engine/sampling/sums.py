@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from resispec.models.device import device_for
 
 
+def row_blocks(rows: Tensor) -> Iterator[slice]:
+    """Slices of the ``rows`` [B, ..], as many at a time as the device's caches like; no rows: none."""
+    size = device_for(rows.device).row_block or max(1, rows.shape[0])
+    for start in range(0, rows.shape[0], size):
+        yield slice(start, start + size)
+
+
 def row_sums(weights: Tensor) -> Tensor:
     """[B, V] of any floating dtype -> [B] float64, added in float64."""
-    block = device_for(weights.device).row_block
-    if block is None or weights.dtype == torch.float64:
-        return weights.sum(dim=1, dtype=torch.float64)
+    if weights.dtype == torch.float64:
+        return weights.sum(dim=1)
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
-    buffer = weights.new_empty(block, weights.shape[1], dtype=torch.float64)
-    for start in range(0, weights.shape[0], block):
-        part = weights[start : start + block]
-        wide = buffer[: part.shape[0]].copy_(part)
-        torch.sum(wide, dim=1, out=sums[start : start + block])
+    for rows in row_blocks(weights):
+        sums[rows] = weights[rows].double().sum(dim=1)
     return sums
 
 
@@ -29,12 +34,9 @@ def row_sums_without(weights: Tensor, ids: Tensor, excluded: Tensor) -> Tensor:
     excluded: [B, M] bool.
     """
     values = torch.where(excluded, 0.0, torch.inf)  # with amin: 0 removes, infinity leaves as it is
-    step = device_for(weights.device).row_block or max(1, weights.shape[0])
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
-    buffer = weights.new_empty(min(step, weights.shape[0]), weights.shape[1], dtype=torch.float64)
-    for start in range(0, weights.shape[0], step):
-        rows = slice(start, start + step)
-        wide = buffer[: ids[rows].shape[0]].copy_(weights[rows])
+    for rows in row_blocks(weights):
+        wide = weights[rows].to(torch.float64, copy=True)
         wide.scatter_reduce_(1, ids[rows], values[rows].double(), "amin")
-        torch.sum(wide, dim=1, out=sums[rows])
+        sums[rows] = wide.sum(dim=1)
     return sums

@@ -16,7 +16,7 @@ from resispec.models.device import device_for
 from ..verifiers.base import TargetLaw
 from .penalties import SeenTokens, penalise_
 from .rows import SamplingRows, TokenRules, TruncationRows
-from .sums import row_sums
+from .sums import row_blocks
 from .truncation import truncation_cutoff
 
 
@@ -36,49 +36,67 @@ class NodeLaws:
     bad: Tensor  # [B] bool: logits with NaN or +inf, or nothing finite; the law there means nothing
 
 
-def target_law(logits: Tensor, rows: SamplingRows, context: NodeContext | None = None) -> NodeLaws:
-    """The processed law at ``B`` nodes: ``exp((logit - max) / temperature)``, truncated.
+def target_law(
+    logits: Tensor, rows: SamplingRows, context: NodeContext | None = None, nodes: Tensor | None = None
+) -> NodeLaws:
+    """The processed law at ``B`` nodes: ``softmax(logits / temperature)``, truncated.
 
-    logits: [B, V] float32, left as they are. Greedy rows are one-hot at the largest logit, the lowest
-    id on ties. Raises ValueError if a row's parameters look at its path and ``context`` is missing.
+    logits: [N, V] float32, left as they are. nodes: [B] int64, the rows of them that are meant; None: all.
+    Greedy rows are one-hot at the largest logit, the lowest id on ties. Raises ValueError if a row's
+    parameters look at its path and ``context`` is missing.
     """
-    return target_law_(logits.clone(), rows, context)
-
-
-def target_law_(logits: Tensor, rows: SamplingRows, context: NodeContext | None = None) -> NodeLaws:
-    """`target_law` in the memory of the ``logits``: their last use."""
-    logits = adjusted_logits(logits, rows, context)
-    if rows.greedy.shape[0] == logits.shape[0]:
-        best, token = logits.amax(dim=1), logits.argmax(dim=1)
-        weights = logits.zero_().scatter_(1, token[:, None], 1.0)
+    if nodes is None:
+        nodes = torch.arange(logits.shape[0], device=logits.device)
+    if rows.adjusts:
+        logits = adjusted_logits(logits[nodes], rows, context)
+        nodes = torch.arange(logits.shape[0], device=logits.device)
+    if rows.greedy.shape[0] == nodes.shape[0]:
+        weights, bad = _one_hot(logits, nodes)
     else:
-        token = logits[rows.greedy].argmax(dim=1)
-        best, weights = _exponentiate_(logits, rows.temperature)
+        weights = _softmax(logits, nodes, rows.temperature if rows.scaled else None)
+        bad = weights[:, 0].isnan()  # as all of the row then is
         if rows.truncation is not None:
             _truncate(weights, rows.truncation)
         if rows.greedy.shape[0] > 0:
+            token = logits[nodes[rows.greedy]].argmax(dim=1)
             weights.index_fill_(0, rows.greedy, 0.0)
             weights[rows.greedy, token] = 1.0
-    bad = ~best.isfinite()
     if not device_for(logits.device).reads_freely or bool(bad.any()):
         weights.masked_fill_(bad[:, None], 0.0)
         weights[:, 0] += bad  # some law, so that nothing downstream divides by 0
-    return NodeLaws(TargetLaw(weights, row_sums(weights)), bad)
+    return NodeLaws(TargetLaw(weights), bad)
 
 
-def _exponentiate_(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's largest logit, [B], and ``exp((logit - largest) / temperature)`` in place of the logits."""
-    # A temperature that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
-    limits = torch.finfo(torch.float32)
-    scale = temperature.clamp(limits.tiny, limits.max)[:, None]
-    best = logits.amax(dim=1, keepdim=True)
-    return best[:, 0], logits.sub_(best).div_(scale).exp_()
+def _one_hot(logits: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [B, V], and which rows of the logits are no numbers: [B] bool."""
+    weights = logits.new_zeros(nodes.shape[0], logits.shape[1])
+    bad = torch.empty_like(nodes, dtype=torch.bool)
+    for rows in row_blocks(nodes):
+        part = logits[nodes[rows]]
+        token = part.argmax(dim=1, keepdim=True)
+        bad[rows] = ~part.gather(1, token)[:, 0].isfinite()
+        weights[rows].scatter_(1, token, 1.0)
+    return weights, bad
+
+
+def _softmax(logits: Tensor, nodes: Tensor, temperature: Tensor | None) -> Tensor:
+    """[B, V]; NaN all over rows that are not finite. temperature: [B]; None: 1 everywhere."""
+    weights = logits.new_empty(nodes.shape[0], logits.shape[1])
+    buffer = torch.empty_like(weights[next(row_blocks(nodes), slice(0))])  # for all blocks: it stays in cache
+    for rows in row_blocks(nodes):
+        part = torch.index_select(logits, 0, nodes[rows], out=buffer[: nodes[rows].shape[0]])
+        if temperature is not None:
+            # One that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
+            limits = torch.finfo(torch.float32)
+            scale = temperature[rows].clamp(limits.tiny, limits.max)[:, None]
+            part.sub_(part.amax(dim=1, keepdim=True)).div_(scale)
+        torch.softmax(part, dim=1, out=weights[rows])
+    return weights
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
     """Logits after penalties, ``logit_bias`` and the masks; the same tensor if none is used."""
-    plain = rows.penalties is None and rows.bias is None and rows.masked is None
-    if plain and not rows.bad_words and rows.allowed is None:
+    if not rows.adjusts:
         return logits
     logits = logits.clone()
     if rows.penalties is not None:
@@ -111,8 +129,8 @@ def _mask(logits: Tensor, masked: TokenRules, context: NodeContext) -> None:
 
 
 def _truncate(weights: Tensor, rows: TruncationRows) -> None:
-    """Zero in place what each row's cutoff drops. The largest weight of a row is 1."""
-    cutoff = rows.min_p.clone()
+    """Zero in place what each row's cutoff drops."""
+    cutoff = rows.min_p * weights.amax(dim=1)
     if rows.nodes.shape[0] > 0:
         chosen = weights if rows.nodes.shape[0] == weights.shape[0] else weights[rows.nodes]
         found = truncation_cutoff(chosen, rows.top_k, rows.top_p)

@@ -10,26 +10,40 @@ tokens in a tail's law (0: no row has a tail), ``V`` vocabulary, ``R`` rows pick
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from functools import cached_property
+from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.sums import row_sums
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TargetLaw:
     """The target's processed law at ``B`` nodes: ``p = weights / total``.
 
     Weights are what defines the law; everything computed from them is in float64.
     """
 
-    weights: Tensor  # [B, V] float32 or float64, >= 0
-    total: Tensor  # [B] float64, the weights' sum, > 0
+    weights: Tensor  # [B, V] float32 or float64, >= 0; no row is all 0
+
+    @cached_property
+    def total(self) -> Tensor:
+        """The weights' sums, [B] float64: a pass over all of them, made when first asked for."""
+        return row_sums(self.weights)
+
+    @property
+    def probabilities(self) -> Tensor:
+        """``p``: a new [B, V] float64."""
+        p = self.weights.to(torch.float64, copy=True)
+        return p.div_(p.sum(dim=1, keepdim=True))
 
     def rows(self, index: Tensor) -> TargetLaw:
-        return TargetLaw(self.weights[index], self.total[index])
+        return TargetLaw(self.weights[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +149,23 @@ class Verifier(Rule, Protocol):
         ...
 
 
-@runtime_checkable
-class TreeVerifier(Rule, Protocol):
-    """A rule that decides on a node in view of what was decided below it."""
+class TreeVerifier(ABC):
+    """A `Rule` that decides on a node in view of what was decided below it.
 
+    A class to inherit from: to ask whether an object is one takes no time, unlike with a protocol.
+    """
+
+    name: str
+    exact: bool = True
+    drawing: Drawing
+    fits: frozenset[Drawing]
+    shares_nodes: bool = False
+
+    @abstractmethod
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+        """As of `Rule`."""
+
+    @abstractmethod
     def decide_tree(self, law: TargetLaw, proposal: Proposal, links: Links, uniforms: Tensor) -> Decision:
         """Test whole trees. A decision means something where the walk from the root gets to.
 

@@ -50,7 +50,7 @@ class InTurnRule(NodeRule):
     def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:  # noqa: ARG002
         """The rest after all refusals, which the draws determine: ``decision`` is not needed."""
         rest, _ = self._test_all(split(law, proposal), proposal)
-        p = law.weights.double() / law.total[:, None] * rest.factor[:, None]
+        p = law.probabilities * rest.factor[:, None]
         return with_tail_replaced(p, proposal, rest.tail)
 
     def _test_all(self, masses: Masses, proposal: Proposal) -> tuple[Rest, tuple[Tensor, Tensor]]:

@@ -24,13 +24,14 @@ class Masses:
 
 
 def split(law: TargetLaw, proposal: Proposal) -> Masses:
-    """Gather what a rule needs of ``p``, without a float64 copy of the law."""
+    """Gather what a rule needs of ``p``, in one pass over the law and without a float64 copy of it."""
     ids, listed = listed_tokens(proposal)
-    p = law.weights.gather(1, ids).double() / law.total[:, None]
-    p = torch.where(listed, p, 0.0)
+    weights = torch.where(listed, law.weights.gather(1, ids).double(), 0.0)
+    outside = row_sums_without(law.weights, ids, listed)
+    total = outside + weights.sum(dim=1)  # no token is listed twice
+    p = weights / total[:, None]
     slots = proposal.tokens.shape[1]
-    outside = row_sums_without(law.weights, ids, listed) / law.total
-    return Masses(p[:, :slots], p[:, slots:], outside)
+    return Masses(p[:, :slots], p[:, slots:], outside / total)
 
 
 def listed_tokens(proposal: Proposal) -> tuple[Tensor, Tensor]:

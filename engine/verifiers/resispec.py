@@ -47,7 +47,7 @@ class ResiSpecVerifier(NodeRule):
         return Trials(mass, scale, proposal.num_head, solved.t[:, 0])
 
     def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
-        p = law.weights.double() / law.total[:, None]
+        p = law.probabilities
         ids, listed = listed_tokens(proposal)
         slots = proposal.tokens.shape[1]
         tail_p = p.gather(1, ids[:, slots:])

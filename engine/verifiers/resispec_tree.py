@@ -11,33 +11,31 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
-from .base import Decision, Links, Proposal, TargetLaw
+from .base import Decision, Links, Proposal, TargetLaw, TreeVerifier
 from .fit import require_fit
 from .joint import JointTrials, joint_trials
 from .masses import split
 from .resispec import ResiSpecVerifier
 
 
-class ResiSpecTreeVerifier:
+class ResiSpecTreeVerifier(TreeVerifier):
     """Any head, any tail; equal draws need a node each."""
 
     name = "resispec-tree"
-    exact = True
     drawing = Drawing.HEAD_AND_TAIL
     fits = frozenset({Drawing.HEAD, Drawing.HEAD_AND_TAIL, Drawing.INDEPENDENT, Drawing.CHAIN})
-    shares_nodes = False
 
     def __init__(self) -> None:
         self._rule = ResiSpecVerifier()
 
     def decide_tree(self, law: TargetLaw, proposal: Proposal, links: Links, uniforms: Tensor) -> Decision:
         trials = self.trials(law, proposal, links)
-        size = law.total.shape[0]
-        coin = torch.zeros(size + 1, dtype=torch.float64, device=law.total.device)
+        size = len(law.weights)
+        coin = uniforms.new_zeros(size + 1)
         coin.scatter_(0, _rows_of_slots(links, size).flatten(), uniforms.flatten())
         accepted = torch.zeros_like(coin, dtype=torch.bool)
         child = torch.full_like(proposal.num_head, -1)
-        threshold = torch.zeros_like(law.total)
+        threshold = uniforms.new_zeros(size)
         for rows, level in zip(reversed(links.levels), reversed(trials), strict=True):
             below = links.child_row[rows]
             kept = torch.where(below >= 0, accepted[below], uniforms[rows] < level.weight)
@@ -52,9 +50,9 @@ class ResiSpecTreeVerifier:
         """What every node asks of its children: of each of the levels in turn."""
         require_fit(self, proposal)
         masses = split(law, proposal)
-        size = law.total.shape[0]
+        size = len(law.weights)
         rows_of_slots = _rows_of_slots(links, size)
-        omega = torch.ones(size + 1, dtype=torch.float64, device=law.total.device)
+        omega = masses.outside.new_ones(size + 1)
         trials: list[JointTrials] = []
         for rows in links.levels:
             level = joint_trials(masses.rows(rows), proposal.rows(rows), omega[rows], links.even[rows])

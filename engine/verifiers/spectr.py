@@ -45,7 +45,7 @@ class SpecTrVerifier(NodeRule):
         return lay_out(proposal, masses, tests, remainder, rho)
 
     def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
-        p = law.weights.double() / law.total[:, None]
+        p = law.probabilities
         if proposal.tail_ids.shape[1] == 0:
             return with_tail_replaced(p, proposal, proposal.tail_probs)
         tail = torch.where(proposal.tail_probs > 0, p.gather(1, proposal.tail_ids), 0.0)

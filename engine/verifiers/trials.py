@@ -71,7 +71,8 @@ class NodeRule(ABC):
     def decide(self, law: TargetLaw, proposal: Proposal, uniforms: Tensor) -> Decision:
         require_fit(self, proposal)
         if proposal.tokens.shape[1] == 0:
-            return Decision(proposal.num_head.new_full(law.total.shape, -1), torch.zeros_like(law.total))
+            count = len(law.weights)
+            return Decision(proposal.num_head.new_full((count,), -1), proposal.tail_probs.new_zeros(count))
         return self.trials(law, proposal).decide(uniforms)
 
     @abstractmethod

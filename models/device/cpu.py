@@ -30,7 +30,7 @@ class CpuDevice:
     quantizes = True
     compiles = True
     reads_freely = True
-    row_block = 4
+    row_block = 8
     generates_kernels = False  # that takes a C++ compiler
 
     @classmethod

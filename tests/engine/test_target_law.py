@@ -157,7 +157,7 @@ def test_one_bad_row_is_flagged_and_the_others_are_untouched() -> None:
 def test_temperatures_too_small_for_float32_are_still_a_law() -> None:
     rows = sampling_rows([SamplingParams(temperature=1e-60)], 3, EOS, CPU)
     law = target_law(torch.tensor([[1.0, 2.0, 2.0]]), rows).law
-    assert law.weights.tolist() == [[0, 1, 1]]
+    assert law.weights.tolist() == [[0, 0.5, 0.5]]
 
 
 def test_min_tokens_counts_along_the_path() -> None:

@@ -70,7 +70,7 @@ def batch(rows: Sequence[tuple[Node, Sequence[int]]], scale: float = 1.0) -> tup
     num_tail = torch.tensor([node.num_tail for node, _ in rows])
     max_tail = int(num_tail.max())
     proposal = Proposal(tokens, num_head, num_tail, tail_ids, tail_probs, tail_index, max_tail)
-    return TargetLaw(weights, weights.sum(dim=1)), proposal
+    return TargetLaw(weights), proposal
 
 
 def child_probabilities(law: TargetLaw, proposal: Proposal, rule: NodeRule = RESISPEC) -> Tensor:

@@ -162,7 +162,7 @@ def enumerate_trees(
         decision = verifier.decide_tree(law, proposal, links, uniforms.view_as(chance))
         end = walk(topology, decision, max_depth=len(flat.levels))
         weights_at_end = p_of[end.final]
-        at_end = TargetLaw(weights_at_end, weights_at_end.sum(dim=1))
+        at_end = TargetLaw(weights_at_end)
         last = verifier.residual(at_end, *at_ends(proposal, decision, topology, end))
         total = last.sum(dim=1, keepdim=True)
         assert (total[probability > 1e-12] > 0).all()
