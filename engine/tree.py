@@ -17,6 +17,7 @@ from .known_tree import NOTHING_KNOWN, KnownTree
 DRAFT = "draft"  # what a drafted candidate's source is called
 
 _EXPANDED = 2  # nodes of a level that get children
+_ADAPTIVE = 3  # children from which on one draw is not always enough; solving for several takes its time
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Level:
     expand: int
     num_head: int
     num_tail: int
+    adaptive: bool = False  # the draft's law chooses more of the children, and so fewer are drawn
 
     @property
     def num_children(self) -> int:
@@ -164,6 +166,16 @@ class CandidateTree:
         return path.index(last) if last is not None else 0
 
 
+def _level(expand: int, children: int, drawing: Drawing) -> Level:
+    if drawing is Drawing.HEAD:
+        return Level(expand, children, 0)
+    if drawing is not Drawing.HEAD_AND_TAIL:
+        return Level(expand, 0, children)
+    if children < _ADAPTIVE:
+        return Level(expand, children - 1, 1)
+    return Level(expand, 0, children, adaptive=True)
+
+
 @lru_cache(maxsize=256)
 def plan_shape(
     max_nodes: int,
@@ -176,9 +188,10 @@ def plan_shape(
     """A tree of at most ``max_nodes`` candidates and ``max_depth`` levels.
 
     Few candidates make a chain; more make levels of about the same size, of which the two most likely
-    nodes get children. The last child of a node is a tail draw, the others are the draft's top tokens;
-    where ``drawing`` has no chosen children, all are draws, and under greedy decoding all are top
-    tokens. A `Drawing.CHAIN` has one candidate a level. docs/trees.md has the figures behind it.
+    nodes get children. Of two children one is the draft's top token and one a tail draw, of more the draft's
+    law decides how many are drawn; where ``drawing`` has no chosen children all are, where it has no draws
+    none is, and neither under greedy decoding. A `Drawing.CHAIN` has one candidate a level. docs/trees.md has
+    the figures behind it.
     """
     if drawing is Drawing.CHAIN:
         level = Level(1, 1, 0) if greedy else Level(1, 0, 1)
@@ -193,8 +206,6 @@ def plan_shape(
         children = max(1, min(-(-share // expand), left // expand))
         if expand * children > left:  # one candidate is left for two nodes
             expand = left
-        num_tail = children if drawing is not Drawing.HEAD_AND_TAIL else 1
-        num_tail = 0 if greedy else num_tail
-        levels.append(Level(expand, children - num_tail, num_tail))
+        levels.append(_level(expand, children, Drawing.HEAD if greedy else drawing))
         left -= expand * children
     return TreeShape(tuple(levels), Drawing.HEAD if greedy else drawing, shares_nodes)

@@ -13,7 +13,7 @@ from resispec.engine.config import ConfigError
 
 from .exit_codes import ExitCode, failed
 
-_PAIR_ONLY = ("draft", "positions", "children", "output")
+_PAIR_ONLY = ("draft", "positions", "children", "output", "splits")
 _LIVE_ONLY = ("answers", "tokens", "verifier")
 
 
@@ -44,6 +44,9 @@ def audit(
     children: Annotated[
         str | None, typer.Option(help="Numbers of children at the pair's nodes.", show_default="1,2,3,4,8")
     ] = None,
+    splits: Annotated[
+        bool, typer.Option("--splits", help="Of a pair: every split of children into chosen and drawn.")
+    ] = False,
     answers: Annotated[
         int | None, typer.Option(help="Asked for of a running server.", show_default="2000")
     ] = None,
@@ -68,7 +71,8 @@ def audit(
     """Say what every verifier's output law really is, and how much it accepts.
 
     With --cases and --trees by exact enumeration, at single nodes and over whole trees; with --pair on the
-    laws of a pair along text that its target writes, against the most that any exact rule can accept; with
+    laws of a pair along text that its target writes, against the most that any exact rule can accept, or,
+    with --splits too, for every number of children that are chosen instead of drawn; with
     --live by asking a running server for many short answers and testing their joint law against the
     target's, computed here. Exits with 1 if a running server's answers do not follow it.
     """
@@ -85,6 +89,7 @@ def audit(
         "device": device,
         "dtype": dtype,
         "output": output,
+        "splits": splits or None,
         "offline": offline or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
@@ -127,10 +132,12 @@ def _enumerate(
     from resispec.engine.audit.command import run
     from resispec.engine.audit.settings import PairSettings, parse_children
 
-    output = given.pop("output", None)
+    output, splits = given.pop("output", None), given.pop("splits", False)
+    if output is not None and splits:
+        raise ConfigError("--output goes with the verifiers' figures; leave out --splits")
     if "children" in given:
         given["children"] = parse_children(given["children"])
-    run(cases, trees, PairSettings(**given) if pair else None, output, as_json=as_json)
+    run(cases, trees, PairSettings(**given) if pair else None, output, splits=splits, as_json=as_json)
 
 
 def _live(given: dict[str, Any], api_key: str | None, *, as_json: bool) -> ExitCode:

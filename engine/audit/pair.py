@@ -6,6 +6,7 @@ its children is kept is computed, not thrown, so that only the draws of the text
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from resispec.models.load.causal import load_tokenizer
 from ..bench.workload import encode_prompts
 from ..config import ConfigError, EngineConfig
 from ..load import load_pair
-from .laws import LawSource
+from .laws import LawSource, Positions
 from .settings import PairSettings
+from .splits import SplitRow, SplitTally
 from .tally import Row, Tally
 
 _PROMPT_SETS = ("chat", "code")
@@ -25,6 +27,22 @@ _PROMPT_SETS = ("chat", "code")
 
 def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
     """Sample text, propose, add up. Progress goes to ``console``. Raises ConfigError and ModelError."""
+    tally = Tally(settings.children, settings.temperature, settings.seed)
+    for positions in _sampled(settings, console):
+        tally.add(positions)
+    return tally.rows()
+
+
+def audit_splits(settings: PairSettings, console: Console) -> list[SplitRow]:
+    """As `audit_pair`, of `resispec` and every way to split the children. Raises the same."""
+    tally = SplitTally(settings.children, settings.temperature)
+    for positions in _sampled(settings, console):
+        tally.add(positions)
+    return tally.rows()
+
+
+def _sampled(settings: PairSettings, console: Console) -> Iterator[Positions]:
+    """Both models' logits along the target's own text, a text at a time."""
     config = EngineConfig(
         settings.target,
         draft=settings.draft,
@@ -51,8 +69,6 @@ def audit_pair(settings: PairSettings, console: Console) -> list[Row]:
     source = LawSource(replace(config, max_model_len=longest), target, draft, longest)
     console.print(f"sampling {len(prompts)} texts of {per_prompt + 1} tokens", style="dim")
     texts = source.sample(prompts, per_prompt + 1, settings.temperature, settings.seed)
-    tally = Tally(settings.children, settings.temperature, settings.seed)
     for number, (text, prompt) in enumerate(zip(texts, prompts, strict=True), start=1):
         console.print(f"text {number} of {len(texts)}", style="dim")
-        tally.add(source.positions(text, len(prompt)))
-    return tally.rows()
+        yield source.positions(text, len(prompt))

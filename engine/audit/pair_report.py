@@ -36,7 +36,7 @@ def print_pair(settings: PairSettings, rows: Sequence[Row], console: Console) ->
             table.add_row(
                 name if row.exact else f"{name} (not exact)",
                 str(row.children),
-                f"{row.head} + {row.tail}",
+                f"{row.head:.2g} + {row.tail:.2g}",
                 f"{row.acceptance:.4f} ± {row.standard_error:.4f}",
                 "-" if row.ceiling is None else f"{row.ceiling:.4f}",
                 "-" if row.of_ceiling is None else f"{row.of_ceiling:.4f}",

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
-from ..proposers.children import propose
+from ..proposers.children import propose_ranked, rank
 from ..proposers.growing import TAIL_TOKENS
+from ..proposers.head_policy import split_children
 from ..request import SamplingParams
 from ..sampling.rows import sampling_rows
 from ..sampling.weights import target_law
@@ -34,8 +35,8 @@ class Row:
     verifier: str
     exact: bool
     children: int
-    head: int
-    tail: int
+    head: float  # mean number of those that were chosen
+    tail: float  # of those that were drawn
     acceptance: float  # mean chance that a child is kept
     standard_error: float  # of that mean, over positions
     ceiling: float | None  # mean of the bounds for the same candidates; None: not known
@@ -58,6 +59,7 @@ class Tally:
         self._generator = torch.Generator().manual_seed(seed)
         self._kept: dict[tuple[str, int], list[float]] = {}
         self._ceilings: dict[tuple[str, int], list[float]] = {}
+        self._split: dict[tuple[str, int], list[tuple[int, int]]] = {}  # chosen and drawn children
 
     @torch.inference_mode()
     def add(self, positions: Positions) -> None:
@@ -66,11 +68,11 @@ class Tally:
         rows = sampling_rows(params, positions.target.shape[1], (), positions.target.device)
         law = target_law(positions.target, rows).law
         for start in range(0, count, _CHUNK):
-            index = torch.arange(start, min(start + _CHUNK, count), device=law.total.device)
+            index = torch.arange(start, min(start + _CHUNK, count), device=law.weights.device)
             self._add_chunk(law.rows(index), positions.draft[index], positions.vocab_ids)
 
     def _add_chunk(self, law: TargetLaw, draft: Tensor, vocab_ids: Tensor | None) -> None:
-        count = len(law.total)
+        count = len(law.weights)
         for children in self._children:
             made: dict[Drawing, tuple[PositionDraws, list[float]]] = {}
             for name, verifier in VERIFIERS.items():
@@ -86,22 +88,25 @@ class Tally:
                 kept = (1 - (1 - chance).prod(dim=1)).view(count, -1) * drawn.weight
                 self._kept.setdefault((name, children), []).extend(kept.sum(dim=1).tolist())
                 self._ceilings.setdefault((name, children), []).extend(bounds)
+                first = torch.arange(0, len(chance), len(chance) // count, device=chance.device)
+                split = torch.stack([drawn.proposal.num_head, drawn.proposal.num_tail], dim=1)[first]
+                self._split.setdefault((name, children), []).extend(split.tolist())
 
     def _draw(
         self, law: TargetLaw, draft: Tensor, vocab_ids: Tensor | None, level: Level, drawing: Drawing
     ) -> PositionDraws:
         copies = _PROPOSALS if level.num_tail > 1 else 1
         logits = draft.repeat_interleave(copies, dim=0)
-        ones = torch.ones(len(logits), dtype=torch.int64, device=logits.device)
-        proposal, _ = propose(
-            logits,
-            ones * self._temperature,
-            ones * level.num_head,
-            ones * level.num_tail,
+        temperature = logits.new_full((len(logits),), self._temperature, dtype=torch.float64)
+        num_tokens = level.num_children + TAIL_TOKENS
+        ranked = rank(logits, temperature, num_tokens, vocab_ids)
+        proposal, _ = propose_ranked(
+            ranked,
+            temperature,
+            *split_children(level, ranked, num_tokens),
             level.num_children,
             TAIL_TOKENS,
             self._uniforms(len(draft), copies, level.num_children).to(draft.device),
-            vocab_ids,
             max_tail=level.num_tail,
             drawing=drawing,
         )
@@ -121,8 +126,7 @@ class Tally:
     def rows(self) -> list[Row]:
         result = []
         for (name, children), kept in self._kept.items():
-            level = level_for(VERIFIERS[name], children)
-            assert level is not None
+            head, tail = np.mean(self._split[name, children], axis=0)
             ceilings = self._ceilings[name, children]
             mean = float(np.mean(kept))
             bound = float(np.mean(ceilings)) if len(ceilings) == len(kept) else None
@@ -131,8 +135,8 @@ class Tally:
                     verifier=name,
                     exact=VERIFIERS[name].exact,
                     children=children,
-                    head=level.num_head,
-                    tail=level.num_tail,
+                    head=float(head),
+                    tail=float(tail),
                     acceptance=mean,
                     standard_error=float(np.std(kept, ddof=1) / math.sqrt(len(kept))),
                     ceiling=bound,

@@ -17,6 +17,7 @@ from ..sampling.masks import TokenMask, token_mask
 from ..tree import TreeShape
 from .base import DraftItem, GrownGroup, GrownLevel
 from .children import Ranked, Truncation, propose_ranked, rank
+from .head_policy import split_children
 from .known import KnownNodes, known_nodes, put_first, put_slots_first
 from .law import DraftLaw
 
@@ -102,11 +103,13 @@ class GrowingTrees:
             _truncation([item.sampling for item in self.items], width, self.tokens.device),
             num_spare=0 if known is None else known.tokens.shape[1],
         )
+        new = ranked if known is None else ranked.without(known.tokens)
+        num_head, num_tail = split_children(level, new, per_node + num_tail_tokens)
         proposal, log_probs = propose_ranked(
-            ranked if known is None else ranked.without(known.tokens),
+            new,
             repeated,
-            num_head=torch.full_like(repeated, level.num_head, dtype=torch.long),
-            num_tail=torch.full_like(repeated, level.num_tail, dtype=torch.long),
+            num_head=num_head,
+            num_tail=num_tail,
             num_slots=per_node,
             num_tail_tokens=num_tail_tokens,
             uniforms=uniforms,

@@ -19,7 +19,7 @@ class TargetVerifier(NodeRule):
     """
 
     name = "target"
-    drawing = Drawing.HEAD_AND_TAIL
+    drawing = Drawing.HEAD
     fits = frozenset(Drawing)
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ def test_acceptance_against_enumeration() -> None:
     for row in rows:
         assert row.head + row.tail == row.children
         verifier = VERIFIERS[row.verifier]
-        node = source(Case(tuple(p), tuple(q), tuple(best[: row.head]), row.tail), verifier.drawing)
+        node = source(Case(tuple(p), tuple(q), tuple(best[: int(row.head)]), int(row.tail)), verifier.drawing)
         expected = node_law(verifier, node).acceptance
         assert abs(row.acceptance - expected) < 6 * row.standard_error + 1e-6
         assert row.standard_error < 0.02
@@ -142,6 +142,8 @@ def test_table_json_and_plot(tmp_path: Path) -> None:
         (["--pair", "--children", "1,x"], "--children is '1,x'"),
         (["--pair", "--children", "0"], "--children takes numbers from 1"),
         (["--pair", "--positions", "1"], "--positions is 1"),
+        (["--splits"], "--splits goes with --pair"),
+        (["--pair", "--splits", "--output", "x"], "leave out --splits"),
     ],
 )
 def test_refused(arguments: list[str], reason: str) -> None:

@@ -41,3 +41,13 @@ def test_which_levels_are_even() -> None:
     assert [partial.is_even(depth) for depth in range(3)] == [False, False, True]
     one_draw = TreeShape((Level(1, 3, 1), Level(2, 0, 1), Level(1, 0, 2)))
     assert [one_draw.is_even(depth) for depth in range(3)] == [True, True, True]
+
+
+def test_who_decides_how_many_are_drawn() -> None:
+    """Of two children one is drawn; of more the draft's law decides at each node."""
+    pairs = plan_shape(4, 2, greedy=False)
+    assert pairs.levels == (Level(1, 1, 1), Level(2, 0, 1))
+    wide = plan_shape(8, 2, greedy=False)
+    assert wide.levels == (Level(1, 0, 4, adaptive=True), Level(2, 1, 1))
+    assert plan_shape(8, 2, greedy=True).levels == (Level(1, 4, 0), Level(2, 2, 0))
+    assert plan_shape(8, 2, greedy=False, drawing=Drawing.HEAD).levels == (Level(1, 4, 0), Level(2, 2, 0))
