@@ -60,7 +60,7 @@ def audit(
     seed: Annotated[int | None, typer.Option(help="Of everything random here.", show_default="0")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda:N.", show_default="auto")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Of the weights, here; take the server's.", show_default="auto")
+        str | None, typer.Option(help="Of the weights.", show_default="auto; with --live the server's")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for the pair's figures and plot.", show_default=False)
@@ -147,9 +147,9 @@ def _live(given: dict[str, Any], api_key: str | None, *, as_json: bool) -> ExitC
     from resispec.engine.audit.settings import LiveSettings
 
     settings = LiveSettings(**given)
-    from .live_client import check_server, collect
+    from .live_client import as_served, collect
 
-    asyncio.run(check_server(settings, api_key))
+    settings = asyncio.run(as_served(settings, api_key))
     from resispec.engine.audit.live_report import LiveAudit, live_json, print_live
 
     console = Console(stderr=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -26,10 +26,21 @@ class LiveAnswers:
     exact: bool | None
 
 
-async def check_server(settings: LiveSettings, api_key: str | None) -> None:
-    """Raises ConfigError, saying why, unless the server lists its models."""
+async def as_served(settings: LiveSettings, api_key: str | None) -> LiveSettings:
+    """The settings with the server's own number formats, where it says them and nothing else was wished.
+
+    Raises ConfigError, saying why, for formats that cannot be had here, and unless there are models listed.
+    """
     async with _client(settings, api_key) as client:
-        await _send(client, "GET", "/v1/models", None)
+        body = await _send(client, "GET", "/v1/models", None)
+    try:
+        model = body["data"][0]
+        dtype, quantization = str(model.get("dtype", "auto")), str(model.get("quantization", "none"))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise ConfigError("--live: /v1/models lists no model; is it such a server?") from None
+    if settings.dtype == "auto":
+        settings = replace(settings, dtype=dtype)
+    return replace(settings, quantization=quantization)
 
 
 async def collect(

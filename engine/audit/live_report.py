@@ -11,11 +11,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from resispec.models.device import device_for
+from resispec.models.fit import lay_out
 from resispec.models.load.causal import load_tokenizer
 
 from ..bench.workload import encode_prompts
-from ..config import EngineConfig
+from ..config import ConfigError, EngineConfig
 from ..load import load_pair
+from ..outputs import number_format
 from .live import Answer, LiveLaws
 from .settings import LiveSettings
 from .uniformity import SIGNIFICANCE, UniformityTest, uniformity_tests, verdict
@@ -51,6 +54,13 @@ class LiveAudit:
         tokenizer = load_tokenizer(Path(target.path))
         self.prompts = encode_prompts(tokenizer, "chat")[:_PROMPTS]
         self._laws = LiveLaws(target, self.prompts, settings.tokens)
+        device = target.model.device
+        if settings.quantization != "none" and not device_for(device).quantizes:
+            raise ConfigError(
+                f"the server's weights are {settings.quantization}, which {device.type} cannot compute with; "
+                "use --device cpu"
+            )
+        lay_out(target.model, settings.quantization)  # rounded as the server's are
 
     def report(self, answers: Sequence[Answer], verifier: str | None, exact: bool | None) -> LiveReport:
         settings = self._settings
@@ -86,9 +96,12 @@ def print_live(settings: LiveSettings, report: LiveReport, console: Console) -> 
             test.name, str(test.count), str(test.bins), f"{test.statistic:.1f}", f"{test.p_value:.2g}"
         )
     console.print(table)
+    numbers = number_format(settings.quantization, settings.dtype)
     rule = "no verifier named" if report.verifier is None else f"verifier {report.verifier}"
     share = report.accepted / max(1, report.tokens)
-    console.print(f"{rule}; {report.accepted} of {report.tokens} tokens ({share:.0%}) were drafted ones")
+    console.print(
+        f"{numbers}; {rule}; {report.accepted} of {report.tokens} tokens ({share:.0%}) were drafted ones"
+    )
     looks = f"a right server looks as bad in {_share(report.p_value)} such audits"
     if report.passed:
         console.print(f"No difference found: {looks}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..config import ConfigError
+from ..config import QUANTIZATIONS, ConfigError
 from .uniformity import fewest_answers
 
 
@@ -45,9 +45,15 @@ class LiveSettings:
     seed: int = 0  # of the tests' own coins; the server draws as it likes
     device: str = "auto"
     dtype: str = "auto"
+    quantization: str = "none"  # of the weights, as the server's are
     offline: bool = False
 
     def __post_init__(self) -> None:
+        if self.quantization not in QUANTIZATIONS:
+            raise ConfigError(
+                f"the server's weights are {self.quantization!r}; its law can be computed here for "
+                f"{', '.join(QUANTIZATIONS)}"
+            )
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"--temperature is {self.temperature}; it must be above 0")
         if not 1 <= self.tokens <= 8:
