@@ -16,7 +16,6 @@ from resispec.models.device import device_for
 from ..verifiers.base import TargetLaw
 from .penalties import SeenTokens, penalise_
 from .rows import SamplingRows, TokenRules, TruncationRows
-from .sums import row_blocks
 from .truncation import truncation_cutoff
 
 
@@ -45,20 +44,18 @@ def target_law(
     Greedy rows are one-hot at the largest logit, the lowest id on ties. Raises ValueError if a row's
     parameters look at its path and ``context`` is missing.
     """
-    if nodes is None:
-        nodes = torch.arange(logits.shape[0], device=logits.device)
+    picked = logits.clone() if nodes is None else logits[nodes]
     if rows.adjusts:
-        logits = adjusted_logits(logits[nodes], rows, context)
-        nodes = torch.arange(logits.shape[0], device=logits.device)
-    if rows.greedy.shape[0] == nodes.shape[0]:
-        weights, bad = _one_hot(logits, nodes)
+        picked = adjusted_logits(picked, rows, context)
+    if rows.greedy.shape[0] == picked.shape[0]:
+        weights, bad = _one_hot(picked)
     else:
-        weights = _softmax(logits, nodes, rows.temperature if rows.scaled else None)
+        token = picked[rows.greedy].argmax(dim=1)
+        weights = _softmax(picked, rows.temperature if rows.scaled else None)
         bad = weights[:, 0].isnan()  # as all of the row then is
         if rows.truncation is not None:
             _truncate(weights, rows.truncation)
         if rows.greedy.shape[0] > 0:
-            token = logits[nodes[rows.greedy]].argmax(dim=1)
             weights.index_fill_(0, rows.greedy, 0.0)
             weights[rows.greedy, token] = 1.0
     if not device_for(logits.device).reads_freely or bool(bad.any()):
@@ -67,31 +64,24 @@ def target_law(
     return NodeLaws(TargetLaw(weights), bad)
 
 
-def _one_hot(logits: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [B, V], and which rows of the logits are no numbers: [B] bool."""
-    weights = logits.new_zeros(nodes.shape[0], logits.shape[1])
-    bad = torch.empty_like(nodes, dtype=torch.bool)
-    for rows in row_blocks(nodes):
-        part = logits[nodes[rows]]
-        token = part.argmax(dim=1, keepdim=True)
-        bad[rows] = ~part.gather(1, token)[:, 0].isfinite()
-        weights[rows].scatter_(1, token, 1.0)
-    return weights, bad
+def _one_hot(picked: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [B, V] in place of the logits, and which rows of these are no numbers: [B] bool."""
+    token = picked.argmax(dim=1, keepdim=True)
+    bad = ~picked.gather(1, token)[:, 0].isfinite()
+    return picked.zero_().scatter_(1, token, 1.0), bad
 
 
-def _softmax(logits: Tensor, nodes: Tensor, temperature: Tensor | None) -> Tensor:
-    """[B, V]; NaN all over rows that are not finite. temperature: [B]; None: 1 everywhere."""
-    weights = logits.new_empty(nodes.shape[0], logits.shape[1])
-    buffer = torch.empty_like(weights[next(row_blocks(nodes), slice(0))])  # for all blocks: it stays in cache
-    for rows in row_blocks(nodes):
-        part = torch.index_select(logits, 0, nodes[rows], out=buffer[: nodes[rows].shape[0]])
-        if temperature is not None:
-            # One that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
-            limits = torch.finfo(torch.float32)
-            scale = temperature[rows].clamp(limits.tiny, limits.max)[:, None]
-            part.sub_(part.amax(dim=1, keepdim=True)).div_(scale)
-        torch.softmax(part, dim=1, out=weights[rows])
-    return weights
+def _softmax(picked: Tensor, temperature: Tensor | None) -> Tensor:
+    """[B, V]; NaN all over rows that are not finite. temperature: [B]; None: 1 everywhere.
+
+    picked: [B, V] logits, overwritten.
+    """
+    if temperature is not None:
+        # One that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
+        limits = torch.finfo(torch.float32)
+        scale = temperature.clamp(limits.tiny, limits.max)[:, None]
+        picked.sub_(picked.amax(dim=1, keepdim=True)).div_(scale)
+    return torch.softmax(picked, dim=1)
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:
