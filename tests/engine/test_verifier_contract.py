@@ -16,6 +16,8 @@ from resispec.engine.sampling.weights import NodeContext, target_law
 from resispec.engine.verifiers.base import AnyVerifier, Decision, Links, Proposal, TargetLaw, TreeVerifier
 from resispec.engine.verifiers.table import VERIFIERS, get
 from resispec.engine.verifiers.walk import Topology, at_ends, walk
+from resispec.models.device.base import Numbers
+from resispec.models.device.cpu import host_tensor
 from resispec.models.device.cuda import CudaDevice
 from resispec.models.device.table import DEVICES
 
@@ -75,10 +77,17 @@ def step(device: torch.device, verifier: AnyVerifier) -> Draw:
     return draw_or_fall_back(weights, ended.weights.double(), uniforms[:, 0])
 
 
+class MetaDevice(CudaDevice):
+    """As a GPU, but its tensors have no memory to copy to."""
+
+    def put(self, values: Numbers, dtype: torch.dtype | None = None) -> Tensor:
+        return host_tensor(values, dtype).to(self.device)
+
+
 @pytest.mark.parametrize("name", sorted(VERIFIERS))
 def test_nothing_is_read_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meta tensors hold no values, so any read of one on the host raises."""
-    monkeypatch.setitem(DEVICES, "meta", CudaDevice)  # where reading is as bad
+    monkeypatch.setitem(DEVICES, "meta", MetaDevice)
     drawn = step(torch.device("meta"), get(name))
     assert drawn.tokens.shape == (4,)
     with pytest.raises(RuntimeError):
