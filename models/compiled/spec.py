@@ -86,6 +86,8 @@ def layer_spec(layer: FusedLayer, dtype: torch.dtype, threads: int) -> LayerSpec
     attention, mlp = layer.self_attn, layer.mlp
     if not isinstance(mlp, FusedMLP):
         raise CannotCompileError("their feed-forward blocks run unfused")
+    if attention.norms is not None:
+        raise CannotCompileError("their heads have norms of their own, with which compiled layers go wrong")
     linears = _linears(layer)
     kinds = {_WEIGHTS.get(type(linear)) for linear in linears.values()}
     weights = kinds.pop()

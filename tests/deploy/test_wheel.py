@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("server", "engine", "models")
-DATA = {"assets", "page"}  # folders shipped with all they hold
+DATA = {"assets", "page", "templates"}  # folders shipped with all they hold
 
 pytestmark = pytest.mark.slow
 

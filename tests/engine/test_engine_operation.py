@@ -110,7 +110,7 @@ def test_max_tokens_is_never_overshot(tiny: Any, limit: int) -> None:
 
 
 def test_figures_add_up(tiny: Any) -> None:
-    engine = tiny.engine(tiny.model(0), same_draft(tiny))
+    engine = tiny.engine(tiny.model(0), same_draft(tiny), baseline_probe_share=0.0)
     requests = [request(str(i), prompt=(i + 2, i + 3), max_tokens=11 + i) for i in range(6)]
     ran = tiny.run(engine, requests)
     delivered = sum(len(tokens) for tokens in ran.tokens.values())

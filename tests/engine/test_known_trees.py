@@ -162,7 +162,8 @@ def test_a_prediction_saves_steps_and_is_traced(tiny: Any, kind: str) -> None:
     wrong = next(token for token in range(2, 128) if token not in answer)
     predicted = (*answer[:12], wrong, *answer[13:])
     wanted = SpeculationParams(proposers=("prediction",), trace=True)
-    engine = tiny.engine(tiny.model(0), drafts(tiny, kind), proposers=("draft", "prediction"))
+    proposers = ("draft", "prediction")
+    engine = tiny.engine(tiny.model(0), drafts(tiny, kind), proposers=proposers, baseline_probe_share=0.0)
     traces = []
     engine.add(Request("a", plain.prompt_token_ids, plain.sampling, wanted, prediction_token_ids=predicted))
     tokens: list[int] = []

@@ -76,7 +76,7 @@ def test_plain_gives_one_token_a_step(tiny):
 
 def test_a_perfect_draft_shows(tiny):
     tree = SpeculationParams(max_nodes=9, max_depth=2)
-    measured = EngineContender("speculative", pair(tiny), tree).run(work(tokens=16))
+    measured = EngineContender("speculative", pair(tiny, baseline_probe_share=0.0), tree).run(work(tokens=16))
     # One token with the prompt, then five times three: two drafted and the one behind them.
     assert measured.tokens_per_step == 3
     assert measured.decode_steps == 5 * len(PROMPTS)

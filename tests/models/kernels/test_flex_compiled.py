@@ -54,6 +54,7 @@ STEPS: list[tuple[list[tuple[int, int]], bool, int | None]] = [
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own, when it is first imported
+@pytest.mark.filterwarnings("ignore:Distutils was imported before Setuptools")  # by another test
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU takes a C++ compiler")
 def test_few_kernels_serve_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuDevice, "generates_kernels", True)
