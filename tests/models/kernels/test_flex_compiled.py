@@ -79,4 +79,4 @@ def test_few_kernels_serve_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
                 torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
     finally:
         flex._compiled.cache_clear()
-    assert 1 <= counter.frame_count <= 5  # one token or more, one block of them or more, with windows or not
+    assert 1 <= counter.frame_count < len(STEPS)  # one token or more, a block or more, windows or not
