@@ -21,7 +21,8 @@ class LayerRegion(nn.Module):
         super().__init__()
         self.spec = spec
         for name, size in spec.norms.items():
-            self.register_buffer(f"{name}_norm", torch.zeros(size))
+            # Not a vector: the compiler writes one of up to eight numbers into the code, where none is bound.
+            self.register_buffer(f"{name}_norm", torch.zeros(1, size))
         for name, (rows, columns) in spec.products.items():
             dtype = torch.int8 if spec.weights == "int8" else spec.torch_dtype
             self.register_buffer(f"{name}_weight", torch.zeros(rows, columns, dtype=dtype))

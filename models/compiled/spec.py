@@ -86,8 +86,6 @@ def layer_spec(layer: FusedLayer, dtype: torch.dtype, threads: int) -> LayerSpec
     attention, mlp = layer.self_attn, layer.mlp
     if not isinstance(mlp, FusedMLP):
         raise CannotCompileError("their feed-forward blocks run unfused")
-    if attention.norms is not None:
-        raise CannotCompileError("their heads have norms of their own, with which compiled layers go wrong")
     linears = _linears(layer)
     kinds = {_WEIGHTS.get(type(linear)) for linear in linears.values()}
     weights = kinds.pop()
@@ -114,7 +112,7 @@ def layer_spec(layer: FusedLayer, dtype: torch.dtype, threads: int) -> LayerSpec
 
 def layer_weights(layer: FusedLayer) -> dict[str, Tensor]:
     """A layer's own weights by the names that its compiled form has for them."""
-    weights = {f"{name}_norm": norm.weight for name, norm in _norms(layer).items()}
+    weights = {f"{name}_norm": norm.weight[None] for name, norm in _norms(layer).items()}
     for name, linear in _linears(layer).items():
         weights[f"{name}_weight"] = linear.weight.detach()
         if isinstance(linear, Int8Linear):
