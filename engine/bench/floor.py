@@ -9,11 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import psutil
 import torch
 from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer, models
 
 from ..build import LoadedTarget, assemble
@@ -27,6 +25,7 @@ from .machine import Machine, describe_machine
 from .settings import FloorSettings
 from .shapes import SHAPES
 from .summary import Spread, spread
+from .tables import print_table, to_json, write_markdown
 
 _WARM_UP = 4  # steps before any is counted
 _HEADINGS = (
@@ -191,23 +190,15 @@ def _spread(values: Iterator[float]) -> Spread:
 
 
 def print_floor(report: FloorReport, console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == "target" else "right")
-    table.add_row(*_cells(report))
-    console.print(table)
-    for line in report.conditions:
-        console.print(line, style="dim", highlight=False)
+    print_table(_HEADINGS, [_cells(report)], report.conditions, console)
 
 
 def write_floor(report: FloorReport, json: Path | None, markdown: Path | None) -> None:
     """Raises OSError."""
     if json is not None:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        json.write_bytes(to_json(report))
     if markdown is not None:
-        lines = [_HEADINGS, ("---",) * len(_HEADINGS), _cells(report)]
-        table = ["| " + " | ".join(line) + " |" for line in lines]
-        markdown.write_text("\n".join([*table, "", *(f"- {line}" for line in report.conditions)]) + "\n")
+        write_markdown(_HEADINGS, [_cells(report)], report.conditions, markdown)
 
 
 def _cells(report: FloorReport) -> list[str]:

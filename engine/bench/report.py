@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from .machine import Machine
 from .summary import ALL_PROMPTS, BASELINES, Ratio, Row, Spread
+from .tables import markdown_table, to_json
 
 _NAMES = ("contender", "prompts", "T", "load")
 _NUM_WORDS = 2  # leading columns that hold words
@@ -77,18 +77,13 @@ def print_report(report: Report, console: Console) -> None:
 def to_markdown(report: Report) -> str:
     columns = used_columns(report)
     headings = (*_NAMES, *(column.heading for column in columns))
-    lines = [*_markdown_table(headings, [_cells(row, columns, _spread) for row in report.rows]), ""]
+    lines = [*markdown_table(headings, [_cells(row, columns, _spread) for row in report.rows]), ""]
     names, shares = _phase_cells(report.rows)
     if shares:
-        lines += [*_markdown_table(("share of the time", *_NAMES[1:], *names), shares), ""]
+        lines += [*markdown_table(("share of the time", *_NAMES[1:], *names), shares), ""]
     lines += [f"- {ratio.name}: {_spread(ratio.value, 2)}" for ratio in report.ratios]
     lines += [f"- {line}" for line in report.conditions]
     return "\n".join(lines) + "\n"
-
-
-def to_json(report: Report) -> bytes:
-    """``msgspec.json.decode(text, type=Report)`` gives the report back."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
 def write_files(report: Report, json: Path | None, markdown: Path | None) -> None:
@@ -188,8 +183,3 @@ def _ends_section(row: Row, rows: Sequence[Row]) -> bool:
         return False
     following = rows[place].case
     return work != (following.prompts, following.temperature, following.load)
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

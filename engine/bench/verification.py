@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
 from rich.console import Console
-from rich.table import Table
 
 from resispec.models.load.causal import load_tokenizer
 
@@ -21,6 +19,7 @@ from .contenders import BenchError
 from .machine import Machine, describe_machine
 from .settings import VerificationSettings
 from .summary import Spread, spread
+from .tables import print_table, to_json, write_markdown
 from .workload import at_least as repeated
 from .workload import encode_prompts
 
@@ -177,24 +176,15 @@ def _row(case: tuple[str, float], batch: int, steps: Sequence[_Step]) -> Verific
 
 
 def print_verification(report: VerificationReport, console: Console) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading == "verifier" else "right")
-    for row in report.rows:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for line in report.conditions:
-        console.print(line, style="dim", highlight=False)
+    print_table(_HEADINGS, [_cells(row) for row in report.rows], report.conditions, console)
 
 
 def write_verification(report: VerificationReport, json: Path | None, markdown: Path | None) -> None:
     """Raises OSError."""
     if json is not None:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        json.write_bytes(to_json(report))
     if markdown is not None:
-        lines = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(row) for row in report.rows)]
-        table = ["| " + " | ".join(line) + " |" for line in lines]
-        markdown.write_text("\n".join([*table, "", *(f"- {line}" for line in report.conditions)]) + "\n")
+        write_markdown(_HEADINGS, [_cells(row) for row in report.rows], report.conditions, markdown)
 
 
 def _cells(row: VerificationRow) -> list[str]:

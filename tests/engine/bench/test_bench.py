@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from resispec.engine.bench.report import Report, print_report, to_json, to_markdown
+from resispec.engine.bench.report import Report, print_report, to_markdown
 from resispec.engine.bench.run import bench
 from resispec.engine.bench.settings import BenchSettings, Tree
+from resispec.engine.bench.tables import to_json
 from resispec.server.cli import app
 
 QUIET = Console(quiet=True)
