@@ -24,7 +24,7 @@ from .contenders import BenchError
 from .machine import Machine, describe_machine
 from .settings import FloorSettings
 from .shapes import SHAPES
-from .summary import Spread, spread
+from .summary import Spread, spread_of
 from .tables import print_table, to_json, write_markdown
 
 _WARM_UP = 4  # steps before any is counted
@@ -107,11 +107,11 @@ def bench_floor(settings: FloorSettings, console: Console) -> FloorReport:
         repeats=settings.repeats,
         weight_bytes=weight_bytes,
         kv_bytes=read - weight_bytes,
-        bandwidth=_spread(one.bandwidth for one in repeats),
-        floor_ms=_spread(1e3 * one.floor for one in repeats),
-        forward_ms=_spread(1e3 * one.forward for one in repeats),
-        step_ms=_spread(1e3 * one.step for one in repeats),
-        ratio=_spread(one.step / one.floor for one in repeats),
+        bandwidth=spread_of(one.bandwidth for one in repeats),
+        floor_ms=spread_of(1e3 * one.floor for one in repeats),
+        forward_ms=spread_of(1e3 * one.forward for one in repeats),
+        step_ms=spread_of(1e3 * one.step for one in repeats),
+        ratio=spread_of(one.step / one.floor for one in repeats),
     )
 
 
@@ -181,12 +181,6 @@ def _steps(engine: Engine, settings: FloorSettings, repeat: int) -> Iterator[tup
         decoded += 1
         if decoded > 1 + _WARM_UP:
             yield seconds, dict(result.stats.phase_seconds)["verify"]
-
-
-def _spread(values: Iterator[float]) -> Spread:
-    found = spread(values)
-    assert found is not None
-    return found
 
 
 def print_floor(report: FloorReport, console: Console) -> None:

@@ -197,4 +197,10 @@ def _ratio(of: Runs, over: Runs) -> Spread | None:
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Of those that are known; None if none is."""
     known = [value for value in values if value is not None]
-    return Spread(median(known), min(known), max(known)) if known else None
+    return spread_of(known) if known else None
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Of one value or more."""
+    known = list(values)
+    return Spread(median(known), min(known), max(known))

@@ -18,7 +18,7 @@ from ..request import Request, SamplingParams, SpeculationMode, SpeculationParam
 from .contenders import BenchError
 from .machine import Machine, describe_machine
 from .settings import VerificationSettings
-from .summary import Spread, spread
+from .summary import Spread, spread_of
 from .tables import print_table, to_json, write_markdown
 from .workload import at_least as repeated
 from .workload import encode_prompts
@@ -159,19 +159,14 @@ def _median(steps: Sequence[_Step]) -> _Step:
 
 
 def _row(case: tuple[str, float], batch: int, steps: Sequence[_Step]) -> VerificationRow:
-    def known(values: Iterator[float]) -> Spread:
-        found = spread(values)
-        assert found is not None
-        return found
-
     return VerificationRow(
         *case,
         batch,
         median(step.nodes for step in steps),
-        known(1e3 * step.draft for step in steps),
-        known(1e3 * step.forward for step in steps),
-        known(1e3 * step.verification for step in steps),
-        known(step.verification / step.forward for step in steps),
+        spread_of(1e3 * step.draft for step in steps),
+        spread_of(1e3 * step.forward for step in steps),
+        spread_of(1e3 * step.verification for step in steps),
+        spread_of(step.verification / step.forward for step in steps),
     )
 
 
