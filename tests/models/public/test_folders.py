@@ -12,9 +12,11 @@ from transformers import LlamaForCausalLM
 from resispec.engine.build import assemble
 from resispec.engine.config import ConfigError, EngineConfig
 from resispec.engine.load import load_pair
-from resispec.engine.request import Request, SamplingParams
+from resispec.engine.request import Request, SamplingParams, SpeculationMode
 from resispec.models.base import ModelError
 from resispec.models.draft_kind import DraftKind, draft_kind
+
+FIXED = SpeculationMode.FIXED  # trees whatever they cost: the machine may be busy
 
 
 def config(target: Path, draft: Path | None, **changes: Any) -> EngineConfig:
@@ -40,7 +42,9 @@ def test_medusa_heads_answer_with_the_targets_own_text(
     medusa: Path, target: LlamaForCausalLM, target_folder: Path
 ) -> None:
     """Nothing but the folder is named: the heads take the place of the draft among the proposers."""
-    settings = config(target_folder, medusa, proposers=("draft", "ngram"), max_tree_nodes=8)
+    settings = config(
+        target_folder, medusa, proposers=("draft", "ngram"), max_tree_nodes=8, speculation=FIXED
+    )
     engine = assemble(settings, *load_pair(settings))
     assert (engine.info.draft, engine.info.proposers) == (str(medusa), ("medusa", "ngram"))
     engine.add(Request("a", (3, 1, 4), SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)))
