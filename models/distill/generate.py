@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ..files import unwritable, write_whole
 from ..quiet import quiet
 
-_BATCH = 16  # answers written side by side
+_BATCH = 32  # answers written side by side
 _TEMPERATURES = (1.0, 1.0, 1.0, 0.7, 0.0)  # one a batch, in turn; 0: greedy
 
 
