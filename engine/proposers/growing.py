@@ -16,13 +16,16 @@ from ..request import SamplingParams
 from ..sampling.masks import TokenMask, token_mask
 from ..tree import TreeShape
 from .base import DraftItem, GrownGroup, GrownLevel
-from .children import Ranked, Truncation, propose_ranked, rank
+from .children import Truncation, propose_ranked, rank
 from .head_policy import split_children
 from .known import KnownNodes, known_nodes, put_first, put_slots_first
 from .law import DraftLaw
 
 _LEAST = -1e300  # a score above that of what does not exist
 TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
+# Further tokens that are ranked, for those that are known already: as many for every node, since the order of
+# equal ones depends on how many are asked for, and must not depend on a request's company.
+_SPARE_TOKENS = 32
 
 
 class FrontierInputs:
@@ -101,7 +104,7 @@ class GrowingTrees:
             per_node + num_tail_tokens,
             vocab_ids,
             _truncation([item.sampling for item in self.items], width, self.tokens.device),
-            num_spare=0 if known is None else known.tokens.shape[1],
+            num_spare=_SPARE_TOKENS if known is None else max(_SPARE_TOKENS, known.tokens.shape[1]),
         )
         new = ranked if known is None else ranked.without(known.tokens)
         num_head, num_tail = split_children(level, new, per_node + num_tail_tokens)
@@ -138,13 +141,14 @@ class GrowingTrees:
         if known is not None:
             proposal = put_first(known.tokens, proposal)
             children = put_slots_first(known.slots, children)
-            candidates, scores = self._join(known, ranked, candidates, scores)
+            candidates, scores = self._join(known, ranked.log_probs(known.tokens), candidates, scores)
         traced = any(item.traced for item in self.items)
         law = DraftLaw(logits, repeated, vocab_ids) if traced else None
         self.levels.append(GrownLevel(self.frontier, children, proposal, law))
         if depth + 1 < self.shape.depth:
-            best = scores.topk(self.shape.levels[depth + 1].expand, dim=1).indices
-            self.frontier = candidates.gather(1, best)
+            # Of equal ones the first: which `topk` takes depends on how many there are, company's included.
+            best = scores.argsort(dim=1, descending=True, stable=True)
+            self.frontier = candidates.gather(1, best[:, : self.shape.levels[depth + 1].expand])
 
     def _restricted(self, num_ids: int, vocab_ids: Tensor | None) -> Tensor:
         """The frontier's logits, without what the requests' constraints exclude there."""
@@ -197,17 +201,17 @@ class GrowingTrees:
         return _KnownChildren(slots, torch.where(slots < 0, -1, tokens).flatten(0, 1))
 
     def _join(
-        self, known: _KnownChildren, ranked: Ranked, drafted: Tensor, scores: Tensor
+        self, known: _KnownChildren, log_probs: Tensor, drafted: Tensor, scores: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Candidates for the next frontier and their scores, [G, w * (K + C)] each: known ones as well.
 
-        Either the draft or the source may know a token to be likely, so the more hopeful of both counts.
+        log_probs: [G * w, C] float64, of the known ones in the draft's law. Either the draft or the source
+        may know a token to be likely, so the more hopeful of both counts.
         """
         assert self.known is not None
         slots = known.slots.flatten(1)
         nodes = slots.clamp_min(0)
-        log_probs = ranked.log_probs(known.tokens).view(self.size, -1)
-        chances = torch.maximum(log_probs, self.known.log_chances.gather(1, nodes))
+        chances = torch.maximum(log_probs.view(self.size, -1), self.known.log_chances.gather(1, nodes))
         parents = self.frontier.repeat_interleave(known.slots.shape[2], dim=1)
         own = self.scores.gather(1, parents) + chances
         self.scores.scatter_(1, nodes, torch.where(slots < 0, self.scores.gather(1, nodes), own))
