@@ -176,7 +176,7 @@ class Controller:
         """For a request with a seed: the tree it would get alone on the reference machine."""
         history = view.history
         rung = alone_rung(view, self._reference, margin=0.0 if history.is_on else _MARGIN)
-        history.turn(on=rung is not None)
+        history.turn(on=rung is not None, length=view.length)
         if rung is not None:
             return Choice(rung.budget)
         if history.wants_probe:
@@ -190,7 +190,7 @@ class Controller:
         plan = self._held_plan(views, load)
         choices = []
         for view, rung in zip(views, plan.rungs, strict=True):
-            view.history.turn(on=rung is not None)
+            view.history.turn(on=rung is not None, length=view.length)
             choices.append(Choice(None, Off.NO_GAIN) if rung is None else beside_known(view, rung, plan))
         self._probe(views, choices, plan)
         return choices

@@ -22,15 +22,23 @@ class History:
     is_on: bool = True
     steps_off: int = 0
     wait: int = 0  # until it is tried; 0: at once
+    turned_at: int = -1  # tokens there were at the last decision
 
     @property
     def wants_probe(self) -> bool:
         return not self.is_on and self.steps_off > self.wait
 
-    def turn(self, *, on: bool) -> None:
-        """The controller's decision for one step."""
+    def turn(self, *, on: bool, length: int) -> None:
+        """The controller's decision for the step behind ``length`` tokens.
+
+        It is asked again where a request was preempted before that step: one step all the same.
+        """
         self.is_on = on
-        self.steps_off = 0 if on else self.steps_off + 1
+        if on:
+            self.steps_off = 0
+        elif length != self.turned_at:
+            self.steps_off += 1
+        self.turned_at = length
 
     def tried(self, *, kept: bool) -> None:
         """A tree was verified."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from resispec.engine.budget.base import Off, TreeBudget, View
@@ -79,6 +81,25 @@ def test_a_seed_is_decided_on_from_its_own_history_only():
                 controller.observe(view.history, shape(view, choice.budget), int(step % 3 == 0 and step < 80))
         chosen.append(trees)
     assert chosen[0] == chosen[1] == chosen[2]
+    assert {choice.off for choice in chosen[0]} == {None, Off.NO_GAIN}
+
+
+def test_a_step_that_was_planned_and_not_run_changes_nothing():
+    """A request may be preempted between the two, and is asked about again when it has its rows back."""
+    chosen = []
+    for times in (1, 3):
+        controller = Controller(ControllerSettings(8, 0.0), CPU, CPU)
+        [view] = views_of(controller, 1, seed=5)
+        trees = []
+        for step in range(200):
+            view = replace(view, length=100 + step)
+            choice, *again = [controller.plan([view], 0)[0] for _ in range(times)]
+            assert all(other == choice for other in [*again, controller.late(view)])
+            trees.append(choice)
+            if choice.budget is not None:
+                controller.observe(view.history, shape(view, choice.budget), int(step % 5 == 0 and step > 90))
+        chosen.append(trees)
+    assert chosen[0] == chosen[1]
     assert {choice.off for choice in chosen[0]} == {None, Off.NO_GAIN}
 
 

@@ -108,7 +108,7 @@ def test_a_seeds_known_candidates_must_pay_alone_whoever_else_has_some() -> None
     for others in (0, 7):
         given = Controller(ControllerSettings(8, 0.0), costs, costs)
         seeded = view(given, VAGUE, is_free=False)
-        seeded.history.turn(on=False)
+        seeded.history.turn(on=False, length=seeded.length)
         seeded.history.tried(kept=False)
         choices = given.plan([seeded, *(view(given, SURE) for _ in range(others))], 0)
         assert not choices[0].known
