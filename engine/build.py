@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,11 +81,13 @@ def assemble(
     *,
     cost_folder: Path | None = None,
     compiled_folder: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Engine:
     """Join loaded models into an engine, which changes them: each can be joined once.
 
     cost_folder: where cost tables are kept between starts; None: no measurement, the steps must do.
     compiled_folder: where compiled layers are; needed with ``compile`` only.
+    clock: seconds, by which requests and steps are timed.
     Raises ConfigError and ModelError.
     """
     model = target.model
@@ -236,7 +239,9 @@ def assemble(
     )
     meter = SpeedMeter(step_costs)
     keeper = None if keep is None else keep(step_costs.learned)
-    return Engine(info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation, keeper)
+    return Engine(
+        info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation, keeper, clock
+    )
 
 
 def _fixed_tree(config: EngineConfig, device: torch.device) -> TreeBudget:

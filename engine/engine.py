@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
@@ -65,8 +66,11 @@ class Engine:
         meter: SpeedMeter,
         compilation: Compilation | None = None,
         keeper: CostKeeper | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """clock: seconds, by which requests and steps are timed."""
         self.info = info
+        self._clock = clock
         self._tokenizer = tokenizer
         self._kv = kv
         self._scheduler = scheduler
@@ -135,22 +139,22 @@ class Engine:
         if sequence is not None:
             tally = StepTally()
             output = RequestOutput(request_id, "", (), self._usage(sequence), FinishReason.ABORT)
-            self._ended.append((self._finish(sequence, output, tally, time.monotonic()), tally.finished[0]))
+            self._ended.append((self._finish(sequence, output, tally, self._clock()), tally.finished[0]))
 
     def step(self) -> StepResult:
         """Run one step for everybody there is room for."""
         changed = self._advance_compilation()
-        started, began = time.monotonic(), time.perf_counter()
+        started, began = self._clock(), time.perf_counter()
         ended, self._ended = self._ended, []
         tally = StepTally(finished=[stats for _, stats in ended], compilation=changed)
         outputs = [output for output, _ in ended]
         outputs += self._take_in(tally)
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(started)
         self._runner.apply(plan.moves)
         scheduled = time.perf_counter()
         result, errors = self._run(plan.items)
         committing = time.perf_counter()
-        plain, now = self._meter.plain_step(plan.items), time.monotonic()
+        plain, now = self._meter.plain_step(plan.items), self._clock()
         outputs += self._commit(plan.items, result, errors, tally, plain, now)
         if not errors:
             self._meter.finish(plain, result.sample_seconds, started, now, more=bool(self._sequences))
@@ -200,7 +204,7 @@ class Engine:
                 continue
             usage, reason = self._usage(sequence), FinishReason.ERROR
             output = RequestOutput(sequence.request_id, "", (), usage, reason, error=error.message)
-            outputs.append(self._finish(sequence, output, tally, time.monotonic()))
+            outputs.append(self._finish(sequence, output, tally, self._clock()))
         return outputs
 
     def check_integrity(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -33,10 +35,16 @@ from .tree import DRAFT
 DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 
-def build_engine(config: EngineConfig) -> Engine:
-    """Load the pair and build its engine. Raises ConfigError and ModelError."""
+def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
+    """Load the pair and build its engine. clock: as of `assemble`. Raises ConfigError and ModelError."""
     root = cache_root()
-    return assemble(config, *load_pair(config), cost_folder=root / "costs", compiled_folder=root / "compiled")
+    return assemble(
+        config,
+        *load_pair(config),
+        cost_folder=root / "costs",
+        compiled_folder=root / "compiled",
+        clock=clock,
+    )
 
 
 def default_head() -> AbstractContextManager[Path]:

@@ -102,6 +102,7 @@ class StepPlan:
 class _Draft:
     """A plan in the making."""
 
+    now: float  # seconds
     budget: int  # tokens
     prefill_seconds: float | None = None  # left for prompts; None: nobody decodes, who would wait for them
     moves: list[Move] = field(default_factory=list)
@@ -155,8 +156,9 @@ class Scheduler:
             heapq.heapify(self._waiting)
         self._release(sequence, keep=keep)
 
-    def schedule(self) -> StepPlan:
-        draft = _Draft(budget=self.config.max_num_batched_tokens)
+    def schedule(self, now: float) -> StepPlan:
+        """now: seconds, by the clock of requests' ``arrival_time``."""
+        draft = _Draft(now, budget=self.config.max_num_batched_tokens)
         self.running.sort(key=lambda sequence: sequence.order)
         decoding = [sequence for sequence in self.running if sequence.is_decoding]
         prefilling = [sequence for sequence in self.running if not sequence.is_decoding]
@@ -287,7 +289,7 @@ class Scheduler:
             sequence.cached_tokens = min(admission.cached_tokens, sequence.num_prompt)
             draft.cache_queries += sequence.num_prompt if reusable is None else 0
             draft.cache_hits += sequence.cached_tokens
-        sequence.mark_scheduled()
+        sequence.mark_scheduled(draft.now)
         self.running.append(sequence)
         if sequence.is_decoding:
             view = self._view(sequence, 1 + sum(item.samples for item in draft.items))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
@@ -196,6 +195,6 @@ class Sequence:
         """Who is served first: by priority, then by arrival."""
         return (self.request.priority, self.request.arrival_time)
 
-    def mark_scheduled(self) -> None:
+    def mark_scheduled(self, now: float) -> None:
         if self.scheduled_time is None:
-            self.scheduled_time = time.monotonic()
+            self.scheduled_time = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -14,6 +15,7 @@ from ..outputs import FinishReason, RequestMetrics, StepResult
 from ..request import Request, SamplingParams, SpeculationParams
 from .measurement import Measurement
 from .simulated import simulated_goodput
+from .turns import Parts, Stopwatch
 from .workload import Workload
 
 SETTLED = 6  # deliveries to each request in flight before a long prompt comes in between
@@ -63,15 +65,18 @@ class EngineContender:
         engine: Engine,
         speculation: SpeculationParams | None = None,
         *,
+        clock: Stopwatch | None = None,
         seeds: bool = False,
         simulates: bool = False,
     ) -> None:
         """speculation: what every request asks for; None: what the engine chooses.
 
+        clock: the engine's own, for runs in parts.
         seeds: give each request a seed, and so the same trees however many others run.
         simulates: say of each run, too, what the simulator makes of it.
         """
         self.name = name
+        self.clock = clock or Stopwatch()
         self._engine = engine
         self._speculation = speculation or SpeculationParams()
         self._seeds = seeds
@@ -80,18 +85,35 @@ class EngineContender:
         self._runs = count()
         self._salt = ""
 
+    @property
+    def machinery(self) -> Engine:
+        return self._engine
+
     def takes(self, workload: Workload) -> bool:  # noqa: ARG002
         return True
 
     def run(self, workload: Workload) -> Measurement:
-        engine, tally = self._engine, _Tally()
+        parts = self.parts(workload)
+        self.clock.start()
+        try:
+            while True:
+                next(parts)
+        except StopIteration as end:
+            measurement: Measurement = end.value
+            return measurement
+        finally:
+            self.clock.stop()
+
+    def parts(self, workload: Workload) -> Parts:
+        """One step each time, while the clock runs."""
+        engine, tally = self._engine, _Tally(self.clock)
         # What sources learn from earlier runs of the same prompts would be the answers themselves.
         self._salt = f"{self.name} {next(self._runs)}"
         engine.controller.take_record()
         waiting = deque(workload.requests)
         live: set[str] = set()
         intruder = None if workload.intruder is None else self._request(workload.intruder, workload, 2)
-        began = time.perf_counter()
+        began = self.clock()
         try:
             while waiting or live:
                 while waiting and len(live) < workload.batch:
@@ -106,6 +128,7 @@ class EngineContender:
                 result = engine.step()
                 tally.add(result, time.perf_counter() - step_began)
                 live -= {output.request_id for output in result.outputs if output.finish_reason is not None}
+                yield
         except Exception:
             for request_id in live:
                 engine.abort(request_id)
@@ -114,7 +137,7 @@ class EngineContender:
             raise
         if intruder is not None:
             raise BenchError("the answers were over before the long prompt could come; ask for more tokens")
-        measurement = tally.measurement(time.perf_counter() - began, engine.controller.take_record())
+        measurement = tally.measurement(self.clock() - began, engine.controller.take_record())
         if measurement.tokens != workload.tokens * len(workload.requests):
             reason = tally.error or "requests ended early; the context may be too short"
             raise BenchError(f"{measurement.tokens} tokens came instead of all: {reason}")
@@ -131,13 +154,21 @@ class EngineContender:
             ignore_eos=True,
             seed=number if self._seeds else None,
         )
-        return Request(str(number), prompt, sampling, self._speculation, cache_salt=self._salt)
+        return Request(
+            str(number),
+            prompt,
+            sampling,
+            self._speculation,
+            cache_salt=self._salt,
+            arrival_time=self.clock(),
+        )
 
 
 class _Tally:
     """Adds up the steps of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.tokens: Counter[str] = Counter()  # by request
         self.deliveries = 0
         self.first_token_seconds: list[float] = []
@@ -153,7 +184,7 @@ class _Tally:
         self._last: dict[str, float] = {}  # when a request got something
 
     def add(self, result: StepResult, seconds: float) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         for output in result.outputs:
             if output.request_id == self.ignored or not output.token_ids:
                 continue

@@ -22,6 +22,7 @@ from ..load import build_engine, default_head
 from ..request import SpeculationMode, SpeculationParams
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
 from .settings import BenchSettings
+from .turns import Stopwatch
 
 Loader = Callable[[], list[Contender]]
 
@@ -42,17 +43,19 @@ def loaders(
     variants = list(speculations(settings))
 
     def plain() -> list[Contender]:
-        engine = _engine(settings, max_model_len, tell, speculates=False)
-        return [EngineContender(PLAIN, engine, simulates=settings.simulate)]
+        clock = Stopwatch()
+        engine = _engine(settings, max_model_len, clock, tell, speculates=False)
+        return [EngineContender(PLAIN, engine, clock=clock, simulates=settings.simulate)]
 
     def speculative() -> list[Contender]:
-        engine = _engine(settings, max_model_len, tell, speculates=True)
+        clock = Stopwatch()
+        engine = _engine(settings, max_model_len, clock, tell, speculates=True)
         if settings.draft is not None:
             _check_draft(engine)
         # Trees that are named are meant, also where many run and smaller ones would be chosen.
         seeds = bool(settings.trees or settings.tree)
         return [
-            EngineContender(name, engine, wanted, seeds=seeds, simulates=settings.simulate)
+            EngineContender(name, engine, wanted, clock=clock, seeds=seeds, simulates=settings.simulate)
             for name, wanted in variants
         ]
 
@@ -105,12 +108,17 @@ def draft_folder(settings: BenchSettings) -> Path | None:
 
 
 def _engine(
-    settings: BenchSettings, max_model_len: int, tell: Callable[[str], object], *, speculates: bool
+    settings: BenchSettings,
+    max_model_len: int,
+    clock: Stopwatch,
+    tell: Callable[[str], object],
+    *,
+    speculates: bool,
 ) -> Engine:
     """An engine that runs as it is going to. Raises BenchError where it cannot be compiled as asked."""
     config = settings.engine_config(max_model_len, speculates=speculates)
     with draft_source(settings) as draft:
-        engine = build_engine(replace(config, draft=draft) if speculates else config)
+        engine = build_engine(replace(config, draft=draft) if speculates else config, clock)
     engine.settle()
     status = engine.info.compilation
     if status.state is CompileState.FAILED:

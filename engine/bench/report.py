@@ -31,6 +31,7 @@ class Report:
     ratios: tuple[Ratio, ...]  # over all prompts and temperatures
     interrupted: bool
     baselines: tuple[str, ...] = BASELINES
+    turns: str = "everybody in turn"  # who ran when
 
     @property
     def complete(self) -> bool:
@@ -44,7 +45,7 @@ class Report:
             *(f"{contender} failed: {reason}" for contender, reason in failures),
             f"Machine: {self.machine}.",
             f"Target {self.target}, draft {self.draft or 'none'}, {self.dtype}, {self.tokens} tokens each.",
-            f"Medians of {self.repeats} repeats, everybody in turn; ± is half of lowest to highest.",
+            f"Medians of {self.repeats} repeats, {self.turns}; ± is half of lowest to highest.",
         ]
         if self.machine.warning:
             lines.append(self.machine.warning)

@@ -23,6 +23,7 @@ from .measurement import Measurement
 from .report import Report
 from .settings import BenchSettings
 from .summary import Case, headline_ratios, summarize
+from .turns import Divisible, run_side_by_side
 from .workload import Workload, encode_prompts, make_workloads
 
 
@@ -80,6 +81,7 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         rows=summarize(results.cases, results.runs, results.errors),
         ratios=headline_ratios(results.cases, results.runs),
         interrupted=results.interrupted,
+        turns="everybody in turn, our engines a quarter of a second each",
     )
 
 
@@ -106,12 +108,29 @@ def measure(
             progress.advance(task)
             progress.refresh()
         for repeat in range(repeats):
-            for contender, workload in _rotated(pairs, repeat):
-                what = f"{contender.name}, {workload.prompts_name}, T={workload.temperature:g}"
-                progress.update(task, description=f"{what}, {_case(contender.name, workload).load}")
+            for workload, group in _rotated(pairs, repeat):
+                what = f"{workload.prompts_name}, T={workload.temperature:g}, {_case('', workload).load}"
+                progress.update(task, description=what)
                 progress.refresh()
-                _run(contender, workload, repeat, results)
-                progress.advance(task)
+                _run_in_turn(group, workload, repeat, results)
+                progress.advance(task, len(group))
+
+
+def _run_in_turn(group: Sequence[Contender], workload: Workload, repeat: int, results: Results) -> None:
+    """Those that can be stopped side by side, the others one after the other."""
+
+    def keep(contender: Divisible, result: Measurement | Exception) -> None:
+        case = _case(contender.name, workload)
+        if isinstance(result, Exception):
+            results.errors[case] = _reason(result)
+        else:
+            results.runs.setdefault(case, {})[repeat] = result
+
+    sound = [contender for contender in group if _case(contender.name, workload) not in results.errors]
+    run_side_by_side([one for one in sound if isinstance(one, Divisible)], workload, keep)
+    for contender in sound:
+        if not isinstance(contender, Divisible):
+            _run(contender, workload, repeat, results)
 
 
 def _run(contender: Contender, workload: Workload, repeat: int | None, results: Results) -> None:
@@ -122,24 +141,27 @@ def _run(contender: Contender, workload: Workload, repeat: int | None, results: 
     try:
         measurement = contender.run(workload)
     except Exception as error:  # noqa: BLE001  a row with the reason; the others go on
-        text = " ".join(str(error).split())
-        results.errors[case] = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        results.errors[case] = _reason(error)
     else:
         if repeat is not None:
             results.runs.setdefault(case, {})[repeat] = measurement
 
 
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _rotated(
     pairs: Sequence[tuple[Contender, Workload]], repeat: int
-) -> Iterable[tuple[Contender, Workload]]:
+) -> Iterable[tuple[Workload, list[Contender]]]:
     """Workload by workload; within one, each repeat begins with another contender."""
-    by_workload: dict[Workload, list[tuple[Contender, Workload]]] = {}
-    for pair in pairs:
-        by_workload.setdefault(pair[1], []).append(pair)
-    for group in by_workload.values():
+    by_workload: dict[Workload, list[Contender]] = {}
+    for contender, workload in pairs:
+        by_workload.setdefault(workload, []).append(contender)
+    for workload, group in by_workload.items():
         first = repeat % len(group)
-        yield from group[first:]
-        yield from group[:first]
+        yield workload, group[first:] + group[:first]
 
 
 def _case(name: str, workload: Workload) -> Case:
