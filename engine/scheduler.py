@@ -238,7 +238,7 @@ class Scheduler:
         """Prompt tokens that the draft runs beside a chunk: all that the target has run, or none."""
         if chunk == sequence.remaining or len(sequence.token_ids) > self.config.draft_positions:
             return 0
-        batch = len(self.running)
+        batch = min(len(self.running) + len(self._waiting), self.config.max_num_seqs)
         if not sequence.drafts or not self._controller.keeps_up(
             sequence.mode, batch, is_free=sequence.is_free
         ):

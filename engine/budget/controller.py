@@ -24,10 +24,9 @@ from .known import beside_known, choose_known, known_price
 from .ladder import kind_of, ladders, levels_of, shape_of
 from .plan import Bid, Load, Plan, choose, step_seconds
 from .record import AcceptanceRecord
+from .tries import Tries
 
 _MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
-_PROBE_SHARE = 0.005  # of the time, for trying requests that go without
-_MOST_CREDIT = 1.0  # steps that may be saved up for it: what was at a small load is not for a large one
 # A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
 # trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
@@ -71,8 +70,8 @@ class Controller:
         self._reference = reference
         self._server: dict[tuple[str, int], Acceptance] = {}  # by verifier and temperature
         self._baseline_probes = BaselineProbes(settings.baseline_probe_share)
-        self._credit = 0.0  # seconds that probing may take
-        self._drafted_lately = True
+        self._tries = Tries()
+        self._drafted: dict[int, bool] = {}  # by magnitude of the batch: the last plan had trees
         nothing = Load(0, 0, 0, 0.0)
         self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), 0)
         self._record = AcceptanceRecord()
@@ -102,7 +101,7 @@ class Controller:
             history.acceptance.prior.observe(levels, num_kept)
         if not history.is_on and num_kept:  # a try that paid for a part of itself
             held = self._held.plan
-            self._credit += held.seconds / max(1, len(held.rungs))
+            self._tries.repay(held.seconds / max(1, len(held.rungs)))
         history.tried(kept=num_kept > 0)
 
     def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
@@ -156,11 +155,15 @@ class Controller:
     def keeps_up(self, mode: SpeculationMode, batch: int, *, is_free: bool) -> bool:
         """Whether the draft should read a prompt along with the target: if trees are likely to follow.
 
-        batch: requests that run.
+        batch: requests that run, or are about to.
         """
         if mode is SpeculationMode.OFF or not is_free:
             return mode is not SpeculationMode.OFF
-        return self._drafted_lately if mode is SpeculationMode.AUTO else batch <= self.settings.max_step_nodes
+        if mode is SpeculationMode.FIXED:
+            return batch <= self.settings.max_step_nodes
+        magnitude = batch.bit_length()
+        nearest = min(self._drafted, key=lambda known: abs(known - magnitude), default=None)
+        return nearest is None or self._drafted[nearest]
 
     def _alone(self, view: View, share: int) -> Choice | None:
         """The choice for a request that does not depend on the others, None for one that does."""
@@ -203,17 +206,18 @@ class Controller:
             bids = [Bid(ladders(view), view.length, min(view.behind, STEADY_CATCH_UP)) for view in views]
             was_on = any(view.history.is_on for view in views)
             plan = choose(bids, load, self.costs, margin=0.0 if was_on else _MARGIN)
-            self._drafted_lately = any(rung is not None for rung in plan.rungs)
+            drafts = any(rung is not None for rung in plan.rungs)
+            self._drafted[len(views).bit_length()] = drafts
+            self._tries.planned(len(views), trees=drafts)
             steps = _SHORTEST_HELD + len(views) // _HELD_SHARE
-            steps = min(_LONGEST_HELD, steps if self._drafted_lately else _HELD_PLAIN * steps)
+            steps = min(_LONGEST_HELD, steps if drafts else _HELD_PLAIN * steps)
             held = self._held = _Held(batch, plan, steps)
         held.steps_left -= 1
-        seconds = held.plan.seconds
-        self._credit = min(_MOST_CREDIT * seconds, self._credit + _PROBE_SHARE * seconds)
+        self._tries.earn(len(views), held.plan.seconds)
         return held.plan
 
     def _probe(self, views: Sequence[View], choices: list[Choice], plan: Plan) -> None:
-        """Try one of those that go without, if the time that probing may take allows it."""
+        """Try one of those that go without, if the time that tries may take allows it."""
         waiting = [
             index
             for index, (view, choice) in enumerate(zip(views, choices, strict=True))
@@ -223,13 +227,16 @@ class Controller:
             return
         index = min(waiting, key=lambda index: views[index].behind)
         view = views[index]
-        catch_up = min(view.behind, CATCH_UP)
+        choice = with_catch_up(view, _PROBE)
         load = replace(plan.load)
-        load.add_tree(shape_of(kind_of(view), _PROBE), behind=catch_up, length=view.length)
-        cost = step_seconds(load, self.costs) - plan.seconds
-        if cost <= self._credit:
-            self._credit -= cost
-            choices[index] = with_catch_up(view, _PROBE)
+        load.add_tree(shape_of(kind_of(view), _PROBE), behind=min(view.behind, CATCH_UP), length=view.length)
+        cost = whole = step_seconds(load, self.costs) - plan.seconds
+        if choice.budget is None:
+            cost = self.costs.draft_seconds(choice.catch_up, view.length)
+        if self._tries.afford(cost, whole):
+            choices[index] = choice
+            if choice.budget is not None:
+                self._tries.tried(len(views))
 
     def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
