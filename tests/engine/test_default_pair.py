@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
 from resispec.engine.load import build_engine
-from resispec.engine.request import Request, SamplingParams, SpeculationMode
+from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -60,6 +61,9 @@ def test_greedy_text_is_the_plain_one(tiny: Any) -> None:
     for request in wanted[:3]:
         alone = tiny.run(speculative, [request])
         assert alone.tokens[request.request_id] == expected[request.request_id]
+    # And with as many as pay on this machine at this moment: they may differ, the text may not.
+    auto = SpeculationParams(mode=SpeculationMode.AUTO)
+    assert tiny.run(speculative, [replace(one, speculation=auto) for one in wanted]).tokens == expected
     kept = sum(output.metrics.speculation.num_accepted_draft_tokens for output in together.last.values())
     steps = sum(output.metrics.speculation.num_spec_steps for output in together.last.values())
     assert kept > 0.3 * steps, "the shipped draft is not what it was"
