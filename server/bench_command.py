@@ -39,7 +39,8 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "intruder": _HERE_OR_PEERS,
-    **dict.fromkeys(("quantization", "compile", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
+    "compile": _HERE_OR_PEERS,
+    **dict.fromkeys(("quantization", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
     **dict.fromkeys(("shape", "length", "attention", "cuda_graphs"), frozenset({_Way.FLOOR})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
 }
@@ -65,7 +66,7 @@ def bench(
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quantization: Annotated[str, typer.Option(help="Of our target's weights: none, int8 or int4.")] = "none",
     compile: Annotated[  # noqa: A002
-        bool, typer.Option("--compile", help="Our target's layers, before anything is measured.")
+        bool, typer.Option("--compile", help="Our target's layers, before we measure; with --peer also.")
     ] = False,
     transformers: Annotated[
         bool, typer.Option("--transformers/--no-transformers", help="Measure transformers.generate too.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich import box
@@ -32,6 +32,7 @@ class Report:
     interrupted: bool
     baselines: tuple[str, ...] = BASELINES
     turns: str = "everybody in turn"  # who ran when
+    ready_seconds: Mapping[str, float] = field(default_factory=dict)  # of servers: from start to service
 
     @property
     def complete(self) -> bool:
@@ -47,6 +48,9 @@ class Report:
             f"Target {self.target}, draft {self.draft or 'none'}, {self.dtype}, {self.tokens} tokens each.",
             f"Medians of {self.repeats} repeats, {self.turns}; ± is half of lowest to highest.",
         ]
+        if self.ready_seconds:
+            waits = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.ready_seconds.items())
+            lines.append(f"From start to ready: {waits}.")
         if self.machine.warning:
             lines.append(self.machine.warning)
         if self.interrupted:

@@ -35,6 +35,7 @@ class ServedContender:
 
     busy: called around each run with True and False, to wake a server that sleeps between runs.
     memory: its resident bytes after a run.
+    phases: seconds spent in each phase of its steps, since its start; empty for one that does not tell.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class ServedContender:
         *,
         busy: Callable[[bool], None] = lambda _: None,
         memory: Callable[[], int | None] = lambda: None,
+        phases: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.name = name
         self._endpoint = endpoint
         self._busy = busy
         self._memory = memory
+        self._phases = phases
 
     def takes(self, workload: Workload) -> bool:  # noqa: ARG002
         return True
@@ -56,8 +59,10 @@ class ServedContender:
     def run(self, workload: Workload) -> Measurement:
         self._busy(True)
         try:
+            before = self._phases()
             seconds, answers = asyncio.run(self._run(workload))
-            measured = measurement(seconds, answers, self._memory())
+            spent = {name: total - before.get(name, 0.0) for name, total in self._phases().items()}
+            measured = measurement(seconds, answers, self._memory(), spent)
         finally:
             self._busy(False)
         asked = workload.tokens * workload.num_requests
@@ -139,8 +144,13 @@ class ServedContender:
         return path, body
 
 
-def measurement(seconds: float, answers: Sequence[Exchange], memory: int | None) -> Measurement:
-    """Of some answers that took ``seconds`` together. Reads are what is counted as deliveries."""
+def measurement(
+    seconds: float, answers: Sequence[Exchange], memory: int | None, phases: Mapping[str, float]
+) -> Measurement:
+    """Of some answers that took ``seconds`` together. Reads are what is counted as deliveries.
+
+    phases: seconds in the server's steps; what is left of the time goes to "other", if there are some.
+    """
     tokens = sum(answer.tokens for answer in answers)
     gaps = tuple(gap for answer in answers for gap in answer.gaps)
     return Measurement(
@@ -153,4 +163,5 @@ def measurement(seconds: float, answers: Sequence[Exchange], memory: int | None)
         decode_seconds=0.0,
         gap_seconds=gaps,
         memory=memory,
+        phases={**phases, "other": max(0.0, seconds - sum(phases.values()))} if phases else {},
     )

@@ -35,6 +35,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: bool = True
+    is_ours: bool = False  # and so tells more of itself than others do
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def own_server(host: Host, draft: str | None, more: tuple[str, ...] = ()) -> Lau
     command += ["--max-model-len", str(host.max_model_len), "--max-num-seqs", str(host.max_num_seqs)]
     command += ["--num-threads", str(host.threads), "--no-prefix-caching", "--log-level", "error", *more]
     command += [] if draft else ["--speculation", "off"]
-    return Launch(tuple(command), host.port, extra={"ignore_eos": True})
+    return Launch(tuple(command), host.port, extra={"ignore_eos": True}, is_ours=True)
 
 
 def _vllm(peer: Peer, host: Host, *more: str) -> Launch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,6 +27,7 @@ from ..summary import headline_ratios, summarize
 from ..workload import Workload, at_least, encode_prompts, make_workloads
 from .contender import Endpoint, ServedContender
 from .launch import Host, Launch, own_server
+from .own import OwnServer
 from .process import ServerProcess, free_port
 from .settings import UrlSettings, api_key
 
@@ -57,16 +59,20 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
             port=free_port(),
         )
 
-    launches: dict[str, Launch] = {PLAIN: own_server(host(), None)}
-    if settings.draft is not None:
-        launches[SPECULATIVE] = own_server(host(), settings.draft)
+    launches: dict[str, Launch] = {}
+    for suffix, more in (("", ()), (", compiled", ("--compile",)))[: 1 + settings.compile]:
+        launches[PLAIN + suffix] = own_server(host(), None, more)
+        if settings.draft is not None:
+            launches[SPECULATIVE + suffix] = own_server(host(), settings.draft, more)
     launches |= {peer.kind: peer.launch(host()) for peer in settings.peers}
     baselines = (PLAIN, *(peer.kind for peer in settings.peers))
     results = Results()
+    ready: dict[str, float] = {}
     with ExitStack() as running:
         try:
             contenders = [
-                running.enter_context(_started(name, launch, console)) for name, launch in launches.items()
+                running.enter_context(_started(name, launch, console, ready))
+                for name, launch in launches.items()
             ]
             measure(contenders, workloads, settings.repeats, results, console)
         except KeyboardInterrupt:
@@ -82,6 +88,7 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
         ratios=headline_ratios(results.cases, results.runs, baselines),
         interrupted=results.interrupted,
         baselines=baselines,
+        ready_seconds=ready,
     )
 
 
@@ -138,20 +145,29 @@ def url_workloads(settings: UrlSettings) -> tuple[Workload, ...]:
 
 
 @contextmanager
-def _started(name: str, launch: Launch, console: Console) -> Iterator[Contender]:
-    """A server that sleeps between its runs, or a contender that fails with the reason why there is none."""
+def _started(name: str, launch: Launch, console: Console, ready: dict[str, float]) -> Iterator[Contender]:
+    """A server that sleeps between its runs, or a contender that fails with the reason why there is none.
+
+    ready: takes the seconds from its start until it served.
+    """
     console.print(f"starting {name}", style="dim")
     with ExitStack() as running:
         try:
+            began = time.monotonic()
             server = ServerProcess(launch.command, launch.environment, launch.port)
             running.callback(server.stop)
             model = server.wait_ready()
+            ready[name] = time.monotonic() - began
+            own = OwnServer(server.url) if launch.is_ours else None
+            if own is not None:
+                own.settle()
             server.run(False)
         except BenchError as error:
             yield FailedContender(name, error)
             return
         endpoint = Endpoint(server.url, model, extra=launch.extra, keep_alive=launch.keep_alive)
-        yield ServedContender(name, endpoint, busy=server.run, memory=server.memory)
+        phases = dict if own is None else own.phase_seconds
+        yield ServedContender(name, endpoint, busy=server.run, memory=server.memory, phases=phases)
 
 
 def _first_model(url: str, key: str | None) -> str:

@@ -10,6 +10,14 @@ if misbehave == "dies":
     print("no such model")
     sys.exit(3)
 
+METRICS = """# TYPE resispec_step_seconds histogram
+resispec_step_seconds_bucket{{model="fake",phase="verify",le="0.1"}} 3.0
+resispec_step_seconds_sum{{model="fake",phase="verify"}} {verify}
+resispec_step_seconds_sum{{model="fake",phase="send"}} {send}
+resispec_inter_token_latency_seconds_sum{{model="fake"}} 7.0
+"""
+posts, started = 0, time.monotonic()
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
@@ -20,9 +28,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({"data": [{"id": "fake"}]}).encode())
+        if self.path == "/metrics":
+            self.wfile.write(METRICS.format(verify=posts * 0.01, send=posts * 0.002).encode())
+            return
+        state = "building" if time.monotonic() < started + 0.5 and misbehave == "compiles" else "on"
+        compilation = {"state": state, "note": ""}
+        if misbehave == "cannot compile":
+            compilation = {"state": "failed", "note": "no compiler was found"}
+        self.wfile.write(json.dumps({"data": [{"id": "fake", "compilation": compilation}]}).encode())
 
     def do_POST(self):
+        global posts
+        posts += 1
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers.get("Authorization") not in (None, "Bearer secret"):
             self.send_error(401)

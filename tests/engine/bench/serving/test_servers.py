@@ -161,13 +161,17 @@ def test_peers_are_parsed() -> None:
 
 
 def test_servers_side_by_side(folder, monkeypatch) -> None:
-    """The fake in place of all servers; one peer does not start."""
+    """The fake in place of all servers; one peer does not start, and one of ours cannot be compiled."""
 
-    def launch(how: str) -> Launch:
+    def launch(how: str, *, is_ours: bool = False) -> Launch:
         port = free_port()
-        return Launch((sys.executable, SCRIPT, str(port), how), port)
+        return Launch((sys.executable, SCRIPT, str(port), how), port, is_ours=is_ours)
 
-    monkeypatch.setattr(runs, "own_server", lambda host, draft: launch(""))
+    def own(_host: Host, draft: str | None, more: tuple[str, ...]) -> Launch:
+        how = ("cannot compile" if draft else "compiles") if more == ("--compile",) else ""
+        return launch(how, is_ours=True)
+
+    monkeypatch.setattr(runs, "own_server", own)
     monkeypatch.setitem(PEERS, "vllm", lambda peer, host: launch(""))
     monkeypatch.setitem(PEERS, "vllm-ngram", lambda peer, host: launch("dies"))
     settings = BenchSettings(
@@ -181,24 +185,36 @@ def test_servers_side_by_side(folder, monkeypatch) -> None:
         intruder=60,
         dtype="float32",
         peers=(Peer("vllm", "python"), Peer("vllm-ngram", "python")),
+        compile=True,
         offline=True,
     )
     report = runs.bench_servers(settings, Console(file=io.StringIO()))
-    assert [(row.case.contender, row.case.prompts) for row in report.rows[:8]] == [
-        (name, prompts)
-        for prompts in ("chat", "chat+60")
-        for name in ("plain", "speculative", "vllm", "vllm-ngram")
+    ours = ("plain", "speculative", "plain, compiled", "speculative, compiled")
+    assert [(row.case.contender, row.case.prompts) for row in report.rows[:12]] == [
+        (name, prompts) for prompts in ("chat", "chat+60") for name in (*ours, "vllm", "vllm-ngram")
     ]
-    for row in report.rows[:8]:
-        if row.case.contender == "vllm-ngram":
-            assert "exit code 3: no such model" in (row.error or "")
+    failures = {
+        "vllm-ngram": "exit code 3: no such model",
+        "speculative, compiled": "no compiler was found",
+    }
+    for row in report.rows[:12]:
+        assert failures.get(row.case.contender, "") in (row.error or "")
+        if row.case.contender in failures:
+            assert row.error is not None
         else:
+            # The peer tells nothing of its phases; ours spend five times as long in "verify" as in "send".
+            told = row.case.contender != "vllm"
+            assert set(row.phases) == ({"verify", "send", "other"} if told else set())
+            assert not told or row.phases["verify"] == pytest.approx(5 * row.phases["send"])
             assert row.repeats == 2
             assert row.gap_max_ms.median >= row.gap_p99_ms.median >= row.gap_ms.median > 0
             assert row.memory_mib.median > 1
     ratios = {ratio.name for ratio in report.ratios}
     assert {"speculative over vllm at batch 2", "plain over vllm at batch 2"} <= ratios
     assert "x vllm" in to_markdown(report)
+    assert set(report.ready_seconds) == {*ours, "vllm"}
+    assert report.ready_seconds["vllm"] > 0.05
+    assert f"From start to ready: plain {report.ready_seconds['plain']:.1f} s" in to_markdown(report)
     assert not report.complete
     assert not [p for p in psutil.Process().children(recursive=True) if SCRIPT in p.cmdline()][1:]
 
