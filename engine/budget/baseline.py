@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ..cost.table import PLAIN
 from .base import StepCosts
 
 _NEWEST = 0.1  # weight of the newest measurement
@@ -34,51 +33,53 @@ class BaselineProbes:
 
 
 @dataclass(slots=True)
-class _Usual:
-    """Of plain steps of one batch size."""
+class _Ratio:
+    """What plain steps of one batch size took over what was said of them."""
 
-    context: int  # KV rows that ``seconds`` are for
-    seconds: float
+    value: float
     count: int
 
 
 class Baseline:
     """Seconds of a plain decoding step, by batch size and context: measured, whole steps.
 
-    Only how they change with the context, and with the batch where no step of that size was plain, is
-    taken from the costs, as a ratio: what the costs learn from steps with trees does not move it.
+    Every plain step corrects what the cost table says of one, by a ratio for each batch size. So the
+    measured level holds at any context, and between two plain steps it follows the machine's pace, which
+    the table learns from the forwards of all steps.
     """
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
-        self._usual: dict[int, _Usual] = {}  # by batch size
+        self._ratios: dict[int, _Ratio] = {}  # by batch size
 
     def observe(self, batch: int, context: int, seconds: float) -> None:
         """A step that gave ``batch`` requests a token each and did nothing else took this long."""
-        usual = self._usual.get(batch)
-        if usual is None:
-            self._usual[batch] = _Usual(context, seconds, 1)
+        seen = seconds / self._predicted(batch, context)
+        ratio = self._ratios.get(batch)
+        if ratio is None:
+            # Another batch size's counts as one measurement: a single step may be anything.
+            nearest = self._nearest(batch)
+            self._ratios[batch] = _Ratio(seen, 1) if nearest is None else _Ratio((seen + nearest) / 2, 2)
             return
-        seconds *= self._predicted(batch, usual.context) / self._predicted(batch, context)
-        usual.count += 1
+        ratio.count += 1
         # The first ones count alike; later ones are held near the usual, so that a stall moves little.
-        if usual.count > 3:
-            seconds = min(max(seconds, 0.7 * usual.seconds), 1.4 * usual.seconds)
-        usual.seconds += max(_NEWEST, 1 / usual.count) * (seconds - usual.seconds)
+        if ratio.count > 3:
+            seen = min(max(seen, 0.7 * ratio.value), 1.4 * ratio.value)
+        ratio.value += max(_NEWEST, 1 / ratio.count) * (seen - ratio.value)
 
     def seconds(self, batch: int, context: int) -> float:
         """Of a step that gives ``batch`` requests with ``context`` KV rows in all a token each."""
-        predicted = self._predicted(batch, context)
-        if not self._usual:
-            return predicted
-        nearest = min(self._usual, key=lambda known: abs(known - batch))
-        usual = self._usual[nearest]
-        return usual.seconds * predicted / self._predicted(nearest, usual.context)
+        return self._predicted(batch, context) * (self._nearest(batch) or 1.0)
 
     def is_measured(self, batch: int) -> bool:
         """Whether a plain step of this batch size was seen."""
-        return batch in self._usual
+        return batch in self._ratios
+
+    def _nearest(self, batch: int) -> float | None:
+        """The ratio of this batch size, or of the one next to it."""
+        if not self._ratios:
+            return None
+        return self._ratios[min(self._ratios, key=lambda known: abs(known - batch))].value
 
     def _predicted(self, batch: int, context: int) -> float:
-        parts = self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)
-        return parts * self._costs.whole_step(PLAIN, batch)
+        return self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)

@@ -95,8 +95,9 @@ class MeasuredCosts:
         """A whole step took this long, and ``predicted`` was said of it. So predictions that are wrong
         for some steps, and not for others, do not stay wrong.
 
-        The factor moves slowly and not far, and all others drift towards it: a kind that was slow for a
-        while is not given up for good.
+        The factor moves slowly and not far, and others drift towards it: a kind that was slow for a while
+        is not given up for good. Steps with trees do not move what is said of plain ones, though: where
+        trees pay, plain steps are few, and would seem as slow as trees are.
         """
         key = (kind, batch.bit_length())
         if key not in self._whole:
@@ -106,8 +107,9 @@ class MeasuredCosts:
         weight = max(_NEWEST, _SECOND_STEP / factor.count) if factor.count else _NEWEST
         factor.value = min(max(factor.value * seen**weight, 1 / _MOST_OFF), _MOST_OFF)
         factor.count += 1
-        for other in self._whole.values():
-            other.value += _DRIFT * (factor.value - other.value)
+        for (other_kind, _), other in self._whole.items():
+            if other_kind != PLAIN or kind == PLAIN:
+                other.value += _DRIFT * (factor.value - other.value)
 
     def _nearest(self, kind: int, magnitude: int) -> _Factor | None:
         """Of the kind that is most like one that was not met yet: candidates make the largest difference."""

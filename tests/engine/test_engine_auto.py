@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from resispec.engine.budget.base import Choice, Off
 from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
+from resispec.engine.runner import verify
 
 AUTO = SpeculationMode.AUTO
 
@@ -77,6 +79,29 @@ def test_a_seed_gives_the_same_text_alone_in_a_batch_after_preemption_and_with_a
     ran = tiny.run(scarce, [*crowd, one])
     assert ran.last["s"].metrics.num_preemptions + sum(step.num_preemptions for step in ran.stats) > 0
     assert ran.tokens["s"] == alone.tokens["s"]
+
+
+def test_without_trees_nothing_of_drafting_or_verification_runs(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the controller may decide of any step costs no more than plain decoding."""
+    config = {"speculation": AUTO, "proposers": ("draft", "ngram")}
+    engine = tiny.engine(tiny.model(0), fair_draft(tiny), **config)
+    none = Choice(None, Off.NO_GAIN, known=False)
+    monkeypatch.setattr(engine.controller, "plan", lambda views, _: [none] * len(views))
+    monkeypatch.setattr(engine.controller, "keeps_up", lambda *_, **__: False)
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing was to be drafted or verified")
+
+    monkeypatch.setattr(engine._runner._proposer, "grow", never)
+    for name in ("_decide", "walk", "at_ends"):
+        monkeypatch.setattr(verify, name, never)
+    requests = [request(name, temperature=temperature) for name, temperature in (("a", 0.0), ("b", 1.0))]
+    ran = tiny.run(engine, requests)
+    assert ran.tokens["a"] == tiny.run(tiny.engine(tiny.model(0)), requests[:1]).tokens["a"]
+    assert [len(tokens) for tokens in ran.tokens.values()] == [60, 60]
+    assert all(output.error is None for output in ran.last.values())
 
 
 @pytest.mark.parametrize("seed", [None, 4])

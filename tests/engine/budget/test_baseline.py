@@ -9,7 +9,8 @@ import pytest
 from resispec.engine.budget.baseline import Baseline, BaselineProbes
 from resispec.engine.budget.costs import MeasuredCosts, reference_costs
 from resispec.engine.budget.meter import SpeedMeter
-from resispec.engine.cost.table import PLAIN
+from resispec.engine.cost.surface import Surface
+from resispec.engine.cost.table import PLAIN, CostTable
 
 CPU = reference_costs("cpu")
 
@@ -28,6 +29,37 @@ def test_it_finds_the_time_of_every_batch_size_through_noise_and_a_stall():
         (CPU.target_seconds(5, 500) + CPU.sample_seconds(5, 0))
         / (CPU.target_seconds(4, 400) + CPU.sample_seconds(4, 0))
     )
+
+
+def test_between_plain_steps_it_follows_the_machines_pace():
+    """A machine that others slow down shows in every forward, with candidates or without."""
+    knots = (1, 2, 4, 8, 16)
+    table = CostTable(Surface(knots, (256, 4096), [[0.015 + 0.001 * rows] * 2 for rows in knots]))
+    costs = MeasuredCosts(table)
+    baseline = Baseline(costs)
+    for _ in range(20):
+        table.observe_target(4, 400, 0.02)
+        table.observe_target(12, 412, 0.03)
+        costs.observe_sample(4, 0, 0.001)
+        baseline.observe(4, 400, 0.025)
+    assert baseline.seconds(4, 400) == pytest.approx(0.025, rel=0.05)
+    for _ in range(40):
+        table.observe_target(12, 412, 0.045)
+        costs.observe_sample(4, 8, 0.003)
+    assert 1.1 * 0.025 < baseline.seconds(4, 400) < 1.5 * 0.025, "not all of it: trees may be slow for once"
+    for _ in range(20):
+        baseline.observe(4, 400, 0.0375)
+    assert baseline.seconds(4, 400) == pytest.approx(0.0375, rel=0.05)
+
+
+def test_one_step_of_a_new_batch_size_is_not_all_there_is_to_know():
+    baseline = Baseline(CPU)
+    for _ in range(10):
+        baseline.observe(4, 400, 0.04)
+    usual = baseline.seconds(5, 500)
+    baseline.observe(5, 500, 2 * usual)
+    assert baseline.seconds(5, 500) == pytest.approx(1.5 * usual)
+    assert baseline.seconds(4, 400) == pytest.approx(0.04)
 
 
 def test_probes_take_their_share_of_each_batch_size():
@@ -77,6 +109,17 @@ def test_predictions_that_are_wrong_for_some_trees_are_corrected_for_them_alone(
             costs.observe_step(kind, 1, truth, costs.whole_step(kind, 1))
     assert costs.whole_step(1, 1) / costs.whole_step(PLAIN, 1) == pytest.approx(1.2, abs=0.06)
     assert costs.whole_step(2, 1) < 1.2
+
+
+def test_where_only_trees_are_stepped_plain_steps_do_not_seem_slower():
+    costs = MeasuredCosts(CPU)
+    for _ in range(20):
+        costs.observe_step(PLAIN, 4, 1.0, costs.whole_step(PLAIN, 4))
+    for _ in range(3000):
+        costs.observe_step(1, 4, 1.3, costs.whole_step(1, 4))
+    assert costs.whole_step(PLAIN, 4) == pytest.approx(1.0, abs=0.01)
+    assert costs.whole_step(PLAIN, 1) == pytest.approx(1.0, abs=0.01)
+    assert costs.whole_step(1, 4) == pytest.approx(1.3, abs=0.03)
 
 
 def test_steps_with_candidates_are_told_apart_from_plain_ones_and_small_batches_from_large():
