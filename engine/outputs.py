@@ -189,6 +189,7 @@ class StepStats:
     # schedule, draft, verify, sample, commit, detokenise; from an engine in a process of its own also send:
     # handing the step before to the server
     phase_seconds: tuple[tuple[str, float], ...] = ()
+    grammar_seconds: float = 0.0  # within these phases: masks, and the steps of grammars
     compilation: CompileStatus | None = None  # where it has changed with this step
 
 

@@ -65,6 +65,7 @@ class StepTally:
     generation_tokens: int = 0
     residual_underflow: int = 0
     detokenise_seconds: float = 0.0
+    grammar_seconds: float = 0.0
     compilation: CompileStatus | None = None  # of the target's layers, where it has changed
     time_to_first_token: list[float] = field(default_factory=list)
     inter_token_latency: list[float] = field(default_factory=list)
@@ -103,6 +104,7 @@ class StepTally:
             speculation_off=plan.speculation_off,
             residual_underflow=self.residual_underflow,
             phase_seconds=phases,
+            grammar_seconds=self.grammar_seconds,
             compilation=self.compilation,
         )
 

@@ -55,7 +55,7 @@ def bench(
     batch: Annotated[str, typer.Option(help="Requests in flight.")] = "1,8",
     temperature: Annotated[str, typer.Option(help="Temperatures; 0 is greedy.")] = "0,1",
     prompts: Annotated[
-        str, typer.Option(help="Sets of prompts: chat, code, copy, translation, long.")
+        str, typer.Option(help="Sets of prompts: chat, code, copy, translation, long, schema.")
     ] = "chat,code,copy",
     tokens: Annotated[int, typer.Option(help="Tokens generated for every prompt.")] = 64,
     repeats: Annotated[int, typer.Option(help="Measured runs of everybody.")] = 5,

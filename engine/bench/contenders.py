@@ -12,7 +12,7 @@ from typing import Protocol
 from ..budget.record import AcceptanceRecord
 from ..engine import Engine
 from ..outputs import FinishReason, RequestMetrics, StepResult
-from ..request import Request, SamplingParams, SpeculationParams
+from ..request import Request, SamplingParams, SpeculationParams, StructuredSpec
 from .measurement import Measurement
 from .simulated import simulated_goodput
 from .turns import Parts, Stopwatch
@@ -50,7 +50,7 @@ class FailedContender:
         self._reason = reason
 
     def takes(self, workload: Workload) -> bool:
-        return not self.name.startswith(TRANSFORMERS) or workload.batch == 1
+        return not self.name.startswith(TRANSFORMERS) or (workload.batch == 1 and not workload.forms)
 
     def run(self, workload: Workload) -> Measurement:  # noqa: ARG002
         raise self._reason
@@ -110,14 +110,15 @@ class EngineContender:
         # What sources learn from earlier runs of the same prompts would be the answers themselves.
         self._salt = f"{self.name} {next(self._runs)}"
         engine.controller.take_record()
-        waiting = deque(workload.requests)
+        forms = workload.forms or (None,) * len(workload.requests)
+        waiting = deque(zip(workload.requests, forms, strict=True))
         live: set[str] = set()
-        intruder = None if workload.intruder is None else self._request(workload.intruder, workload, 2)
+        intruder = None if workload.intruder is None else self._request(workload.intruder, None, workload, 2)
         began = self.clock()
         try:
             while waiting or live:
                 while waiting and len(live) < workload.batch:
-                    request = self._request(waiting.popleft(), workload)
+                    request = self._request(*waiting.popleft(), workload)
                     engine.add(request)
                     live.add(request.request_id)
                 if intruder is not None and tally.deliveries >= SETTLED * workload.batch:
@@ -138,20 +139,29 @@ class EngineContender:
         if intruder is not None:
             raise BenchError("the answers were over before the long prompt could come; ask for more tokens")
         measurement = tally.measurement(self.clock() - began, engine.controller.take_record())
-        if measurement.tokens != workload.tokens * len(workload.requests):
+        if tally.error or (not forms[0] and measurement.tokens != workload.tokens * len(forms)):
             reason = tally.error or "requests ended early; the context may be too short"
             raise BenchError(f"{measurement.tokens} tokens came instead of all: {reason}")
+        if workload.forms:  # an answer that ends where it likes takes as long as it likes
+            measurement = replace(measurement, generation_seconds=())
         if not self._simulates:
             return measurement
         simulated = simulated_goodput(engine, workload, self._speculation, measurement.record)
         return replace(measurement, simulated=simulated)
 
-    def _request(self, prompt: tuple[int, ...], workload: Workload, max_tokens: int | None = None) -> Request:
+    def _request(
+        self,
+        prompt: tuple[int, ...],
+        form: StructuredSpec | None,
+        workload: Workload,
+        max_tokens: int | None = None,
+    ) -> Request:
         number = next(self._ids)
         sampling = SamplingParams(
             temperature=workload.temperature,
             max_tokens=max_tokens or workload.tokens,
-            ignore_eos=True,
+            ignore_eos=form is None,
+            structured=form,
             seed=number if self._seeds else None,
         )
         return Request(
@@ -177,6 +187,7 @@ class _Tally:
         self.drafts = 0
         self.draft_nodes = 0
         self.phases: defaultdict[str, float] = defaultdict(float)
+        self.grammar_seconds = 0.0
         self.error: str | None = None
         self.ignored: str | None = None  # a request that is not counted, only felt by the others
         self.gaps: list[float] = []
@@ -211,6 +222,7 @@ class _Tally:
             self.phases[phase] += spent
             seconds -= spent
         self.phases["other"] += seconds
+        self.grammar_seconds += stats.grammar_seconds
 
     def measurement(self, seconds: float, record: AcceptanceRecord) -> Measurement:
         tokens = self.tokens.total()
@@ -233,4 +245,5 @@ class _Tally:
                 metrics.speculation.speedup if metrics.speculation else None for metrics in finished
             ),
             record=record,
+            grammar_seconds=self.grammar_seconds,
         )

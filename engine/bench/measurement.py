@@ -30,6 +30,7 @@ class Measurement:
     generation_seconds: tuple[float, ...] = ()  # of each request, first token to last, in order of arrival
     speedups: tuple[float | None, ...] = ()  # of each over plain decoding, as it reported it itself
     record: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # what was kept of drafted trees
+    grammar_seconds: float = 0.0  # within the phases: masks and grammars
     simulated: float | None = None  # tokens a second that the simulator says of the steps that only decode
 
     @property
@@ -71,6 +72,11 @@ class Measurement:
         return self.decoded_tokens / self.deliveries if self.deliveries else None
 
     @property
+    def grammar_share(self) -> float | None:
+        """Of the steps' time; None where no answer has a form."""
+        return self.grammar_seconds / sum(self.phases.values()) if self.grammar_seconds else None
+
+    @property
     def nodes_per_tree(self) -> float | None:
         return self.draft_nodes / self.drafts if self.drafts else None
 
@@ -110,6 +116,7 @@ def pool(parts: Iterable[Measurement]) -> Measurement:
         speedups=tuple(speedup for part in parts for speedup in part.speedups),
         decode_tokens=sum(part.decode_tokens for part in parts),
         record=AcceptanceRecord().merge(part.record for part in parts),
+        grammar_seconds=sum(part.grammar_seconds for part in parts),
         simulated=_pool_simulated(parts),
     )
 

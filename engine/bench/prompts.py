@@ -1,6 +1,8 @@
-"""The built-in prompts: free text, code, copies, translations, summaries. All ask for long answers."""
+"""The built-in prompts: free text, code, copies, translations, summaries, all of them long, and forms."""
 
 from __future__ import annotations
+
+from .forms import SCHEMA_PROMPTS
 
 _CHAT = (
     "Explain to a ten-year-old why the sky is blue by day and red at sunset.",
@@ -105,4 +107,5 @@ PROMPT_SETS: dict[str, tuple[str, ...]] = {
         for language in _LANGUAGES
     ),
     "long": tuple(_long(number) for number in range(len(_TEXTS))),
+    "schema": SCHEMA_PROMPTS,
 }

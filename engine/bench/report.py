@@ -114,6 +114,7 @@ def used_columns(report: Report) -> list[Column]:
         Column("ms/step", lambda row: row.step_ms, 1),
         Column("tokens/step", lambda row: row.tokens_per_step, 2, with_spread=False),
         Column("nodes/tree", lambda row: row.nodes_per_tree, 1, with_spread=False),
+        Column("masks, %", lambda row: row.grammar_percent, 1, with_spread=False),
         Column("first token, ms", lambda row: row.first_token_ms, 0),
         Column("gap, ms", lambda row: row.gap_ms, 1, with_spread=False),
         Column("gap p99", lambda row: row.gap_p99_ms, 1, with_spread=False),

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..config import QUANTIZATIONS, ConfigError, EngineConfig
 from ..tree import DRAFT, plan_shape
+from .forms import FORMS
 from .prompts import PROMPT_SETS
 from .serving.launch import Peer
 from .shapes import SHAPES
@@ -111,6 +112,11 @@ class BenchSettings:
                 "servers are measured as they are set up; leave out what is compared within one",
             ),
             (
+                self.peers and self.has_forms,
+                "prompts",
+                f"answers in forms ({', '.join(FORMS)}) are measured in this process; leave out --peer",
+            ),
+            (
                 DRAFT in self.used_proposers and self.draft is None,
                 "proposers",
                 "proposers has 'draft', but there is none",
@@ -122,9 +128,9 @@ class BenchSettings:
             ),
             (self.untrained and self.draft is None, "untrained", "an untrained draft needs one to resemble"),
             (
-                self.simulate and bool(self.verifiers or self.proposers or self.intruder),
+                self.simulate and bool(self.verifiers or self.proposers or self.intruder or self.has_forms),
                 "simulate",
-                "only drafted trees are simulated; leave out verifiers, proposers and intruder",
+                "only drafted trees are simulated; leave out verifiers, proposers, intruder and forms",
             ),
             (
                 self.intruder is not None and max(self.batch) == 1,
@@ -145,6 +151,11 @@ class BenchSettings:
     def has_variants(self) -> bool:
         """Whether several kinds of speculation are compared."""
         return bool(self.trees or self.verifiers or self.proposers or self.modes)
+
+    @property
+    def has_forms(self) -> bool:
+        """Whether the answers to some prompts have forms."""
+        return any(name in FORMS for name in self.prompts)
 
     @property
     def used_proposers(self) -> tuple[str, ...]:

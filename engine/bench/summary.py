@@ -59,6 +59,7 @@ class Row:
     reported: Spread | None = None  # speedup over plain decoding, as the requests reported it
     replayed: Spread | None = None  # as it was: the mean over the same requests without speculation
     well_reported: Spread | None = None  # share of the requests that were not off by more than a tenth
+    grammar_percent: Spread | None = None  # of the steps' time: masks and grammars
     simulated: Spread | None = None  # the simulator's tokens/s over the measured ones, where only decoding
     over: dict[str, Spread] = field(default_factory=dict)  # tokens/s over a baseline's at the same load
     phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
@@ -140,6 +141,7 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
         reported=spread(run.reported_speedup for run in values),
         replayed=spread(_replayed(own, plain)),
         well_reported=spread(_well_reported(own, plain)),
+        grammar_percent=spread(run.grammar_share and run.grammar_share * 100 for run in values),
         simulated=spread(run.simulated_over_measured for run in values),
         over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},

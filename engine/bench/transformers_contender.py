@@ -47,7 +47,7 @@ class TransformersContender:
         return TransformersContender(self._model, f"{TRANSFORMERS} assisted", assistance)
 
     def takes(self, workload: Workload) -> bool:
-        return workload.batch == 1
+        return workload.batch == 1 and not workload.forms
 
     def run(self, workload: Workload) -> Measurement:
         return pool(self._generate(prompt, workload) for prompt in workload.requests)

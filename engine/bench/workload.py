@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ..request import StructuredSpec
+from .forms import FORMS
 from .prompts import PROMPT_SETS
 from .settings import BenchSettings
 
@@ -14,15 +16,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests of equal length of answer, ``batch`` of them in flight until none is left."""
+    """Requests, ``batch`` of them in flight until none is left. Answers are equally long, or have forms."""
 
     prompts_name: str
     temperature: float
     batch: int  # 0: as many as come, where they come at a rate
-    tokens: int  # generated for every request, EOS or not
+    tokens: int  # generated for every request, EOS or not; at most, where answers have forms
     requests: tuple[tuple[int, ...], ...] = ()  # token ids of the prompts
     texts: tuple[str, ...] = ()  # or the prompts themselves, for a server whose tokens nobody knows
     rate: float | None = None  # requests a second, at random moments; None: the next follows the last
+    forms: tuple[StructuredSpec, ...] = ()  # of the answers, one for each request; empty: they have none
     intruder: tuple[int, ...] | None = None  # token ids of a long prompt that comes in between, once
 
     @property
@@ -37,6 +40,7 @@ class Workload:
             tokens=min(self.tokens, 8),
             requests=self.requests[:few],
             texts=self.texts[:few],
+            forms=self.forms[:few],
             intruder=None,
         )
 
@@ -51,7 +55,14 @@ def make_workloads(
 ) -> tuple[Workload, ...]:
     """In the order of measuring. A batch larger than a set goes through the set again."""
     plain = tuple(
-        Workload(name, temperature, batch, settings.tokens, at_least(prompts[name], batch))
+        Workload(
+            name,
+            temperature,
+            batch,
+            settings.tokens,
+            at_least(prompts[name], batch),
+            forms=at_least(FORMS[name], batch) if name in FORMS else (),
+        )
         for name in settings.prompts
         for temperature in settings.temperature
         for batch in settings.batch

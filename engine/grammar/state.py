@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from llguidance import LLMatcher
 
+from ..stopwatch import Stopwatch
 from .base import PackedSet, few_members, packed_width
 
 
@@ -20,8 +21,9 @@ class CompiledGrammar:
     vocab_size: int  # ids from here on do not exist
     eos_token_ids: frozenset[int]
 
-    def start(self) -> GrammarState:
-        return GrammarState(self)
+    def start(self, watch: Stopwatch | None = None) -> GrammarState:
+        """A request's own. watch: runs while it works."""
+        return GrammarState(self, watch or Stopwatch())
 
 
 class GrammarState:
@@ -33,7 +35,8 @@ class GrammarState:
 
     follows_path = True
 
-    def __init__(self, grammar: CompiledGrammar) -> None:
+    def __init__(self, grammar: CompiledGrammar, watch: Stopwatch) -> None:
+        self._watch = watch
         self._matcher = grammar.matcher.deep_copy()
         self._words = -(-grammar.mask_ids // 32)
         self._width = packed_width(grammar.vocab_size)
@@ -45,22 +48,29 @@ class GrammarState:
     def allowed(self, path: tuple[int, ...]) -> PackedSet:
         found = self._known.get(path)
         if found is None:
-            found = self._known[path] = self._mask() if self._go_to(path) else self._everything
+            with self._watch:
+                found = self._known[path] = self._mask() if self._go_to(path) else self._everything
         return found
 
     def accepts(self, path: tuple[int, ...]) -> bool:
-        return self._go_to(path)
+        with self._watch:
+            return self._go_to(path)
 
     def forced(self, max_tokens: int) -> tuple[int, ...]:
         path: tuple[int, ...] = ()
-        while len(path) < max_tokens:
-            members = few_members(self.allowed(path), 1)
-            if not members or members[0] in self._eos:
-                break
-            path += (members[0],)
+        with self._watch:
+            while len(path) < max_tokens:
+                members = few_members(self.allowed(path), 1)
+                if not members or members[0] in self._eos:
+                    break
+                path += (members[0],)
         return path
 
     def commit(self, token_ids: Sequence[int]) -> int | None:
+        with self._watch:
+            return self._commit(token_ids)
+
+    def _commit(self, token_ids: Sequence[int]) -> int | None:
         self._go_to(())
         self._known.clear()
         for count, token in enumerate(token_ids, start=1):

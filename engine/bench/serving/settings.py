@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...config import ConfigError
+from ..forms import FORMS
 from ..settings import at_least, check_files, check_plot, check_prompts
 
 KEY_VARIABLES = ("RESISPEC_API_KEY", "OPENAI_API_KEY")
@@ -46,6 +47,10 @@ class UrlSettings:
             if number is not None:
                 at_least(number, 2 if name == "tokens" else 1, name)
         check_prompts(self.prompts)
+        if formed := [name for name in self.prompts if name in FORMS]:
+            raise ConfigError(
+                f"prompts has {formed[0]!r}, whose answers have a form; it goes without --url", "prompts"
+            )
         check_files(self.json, self.markdown, self.plot)
         check_plot(self.plot)
 
