@@ -19,7 +19,7 @@ MAX_SECONDS = 2.0  # to compile and to give the first masks
 _MAX_MASK_SECONDS = 0.05  # of a mask once its grammar is warm: everybody in the step waits for it
 _MAX_FORCED = 8192  # bytes that a grammar may force in one run; one that forces more may never end
 _FORCES_MUCH = f"it forces a run of more than {_MAX_FORCED} bytes, or one without end"
-_LOCATE_SECONDS = 0.5  # to find the part of a schema that is at fault
+_LOCATE_SECONDS = 1.0  # to find the part of a schema that is at fault
 _MAX_CHOICES = 4096
 _UNSATISFIABLE = "Unsatisfiable"  # how the library begins what it says of that, whatever the reason
 # One way to lay out JSON, so that its structure is forced; a model cannot get lost in white space.

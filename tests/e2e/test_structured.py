@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -11,6 +13,8 @@ from typing import Annotated, Any, Literal
 import openai
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
+
+from resispec.server.structured import COMPILE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -106,13 +110,81 @@ def test_other_forms(client):
     assert ask(grammar='root ::= "p" | "q"') in ("p", "q")
 
 
-def test_a_bad_schema_is_named_and_disturbs_nobody(client):
-    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-    with pytest.raises(openai.BadRequestError, match=r"at properties\.a: .*uniqueItems"):
-        client.chat.completions.create(
-            messages=MESSAGES,
-            response_format={"type": "json_schema", "json_schema": {"name": "t", "schema": schema}},
-            stream=True,
-            **SETTINGS,
-        )
-    assert client.chat.completions.create(messages=MESSAGES, **SETTINGS).choices[0].message.content
+def holding(part: object, **definitions: object) -> dict[str, Any]:
+    """A schema with ``part`` two levels down."""
+    inner = {"type": "object", "properties": {"a": part}, "required": ["a"]}
+    items = {"type": "array", "items": inner, "minItems": 1}
+    return {"type": "object", "properties": {"list": items}, "required": ["list"], **definitions}
+
+
+INSIDE = r"at properties\.list\.items\.properties\.a: .*"
+BAD_SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
+    "cannot be satisfied": (holding({"type": "string", "enum": [1]}), INSIDE + "Unsatisfiable"),
+    "a bound below another": (holding({"type": "integer", "minimum": 5, "maximum": 3}), INSIDE + "minimum"),
+    "a regex that explodes": (
+        holding({"type": "string", "pattern": "^((a{200}){200}){200}$"}),
+        INSIDE + "forces",
+    ),
+    "recursion without end": (
+        holding({"$ref": "#/$defs/x"}, **{"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}}),
+        INSIDE + "requires itself",
+    ),
+    "megabytes": (holding({"enum": ["x" * 1000] * 2000}), "characters"),
+    "very deep": (json.loads('{"items": ' * 200 + "{}" + "}" * 200), "nested"),
+    "what is not followed": (holding({"type": "array", "uniqueItems": True}), INSIDE + "uniqueItems"),
+}
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+BAD_TOOLS: dict[str, tuple[dict[str, Any], str]] = {
+    "without a name": ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    "two of one name": ({"tools": [TOOL, TOOL]}, "tools[1].function.name"),
+    "none of them": (
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice.function.name",
+    ),
+}
+
+
+@pytest.fixture
+def others(client) -> Iterator[None]:
+    """Somebody's answers are streamed all the while, one after the other, and none of them changes."""
+    asked = {"messages": MESSAGES, "temperature": 0, **SETTINGS, "extra_body": {"ignore_eos": True}}
+    alone = client.chat.completions.create(**asked).choices[0].message.content
+    texts: list[str] = []
+    over = threading.Event()
+
+    def listen() -> None:
+        while not over.is_set():
+            chunks = client.chat.completions.create(stream=True, **asked)
+            texts.append("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    yield
+    over.set()
+    listener.join()
+    assert set(texts) == {alone}
+
+
+@pytest.mark.usefixtures("others")
+def test_bad_schemas_are_named_in_time_and_disturb_nobody(client):
+    for name, (schema, message) in BAD_SCHEMAS.items():
+        began = time.monotonic()
+        with pytest.raises(openai.BadRequestError, match=f"(?s){message}") as caught:
+            client.chat.completions.create(
+                messages=MESSAGES,
+                response_format={"type": "json_schema", "json_schema": {"name": "t", "schema": schema}},
+                stream=True,
+                **SETTINGS,
+            )
+        assert caught.value.param == "response_format.json_schema.schema", name
+        assert time.monotonic() - began < COMPILE_SECONDS, name
+
+
+@pytest.mark.usefixtures("others")
+def test_bad_tools_are_named_and_disturb_nobody(client):
+    for name, (tools, field) in BAD_TOOLS.items():
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(messages=MESSAGES, **tools, **SETTINGS)
+        assert caught.value.param == field, name

@@ -16,7 +16,9 @@ from resispec.engine.bench.settings import BenchSettings
 from resispec.engine.bench.workload import make_workloads
 from resispec.engine.config import ConfigError
 
-ENCODED = {name: tuple((n,) for n, _ in enumerate(texts)) for name, texts in PROMPT_SETS.items()}
+ENCODED: dict[str, tuple[tuple[int, ...], ...]] = {
+    name: tuple((n,) for n, _ in enumerate(texts)) for name, texts in PROMPT_SETS.items()
+}
 
 
 def test_every_prompt_has_its_form():

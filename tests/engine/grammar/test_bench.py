@@ -28,7 +28,7 @@ def test_answers_end_where_their_form_ends(grammar_engine, characters):
     assert plain.tokens_per_step == 1
     drafted = EngineContender("speculative", grammar_engine(characters)).run(work())
     assert drafted.tokens == plain.tokens
-    assert drafted.tokens_per_step > 2  # the keys are forced
+    assert (drafted.tokens_per_step or 0) > 2  # the keys are forced
     for measured in (plain, drafted):
         assert measured.grammar_share is not None
         assert 0 < measured.grammar_share < 1
