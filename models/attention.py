@@ -93,7 +93,7 @@ class StepContext(CacheShape):
         outputs = []
         for run in runs:
             count, length = run.count, run.length
-            own = query[run.start : run.start + count * length]
+            own = query[run.start : run.start + count * length] if run.queries is None else query[run.queries]
             if run.in_blocks:
                 keys, values = self.memory.read(layer, run)
                 outputs.append(self._prompts.attend(own, keys[0], values[0], scaling))
@@ -106,7 +106,8 @@ class StepContext(CacheShape):
                 scale=scaling,
             )
             unfolded = attended.view(count, heads, length, value_dim).transpose(1, 2)
-            outputs.append(unfolded.reshape(count * length, heads, value_dim))
+            unfolded = unfolded.reshape(count * length, heads, value_dim)
+            outputs.append(unfolded if run.places is None else unfolded[run.places])
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

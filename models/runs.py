@@ -2,11 +2,12 @@
 
 A request's keys are one slice of the KV memory, so one call per request needs no copy::
 
-    segment   a a a | b | c | d | e e e e e
-    call      1     | 2         | 3              b, c, d: one token each, gathered
+    segment   a a a a a a a a a | b | c | d | e e e e | f f f
+    call      1                 | 2         | 3                 b, c, d: one token each; f is padded
 
-On a CPU a call costs more than reading a few hundred keys, so neighbouring segments of the same few
-tokens share one, over keys gathered to the longest of them (docs/performance.md has the figures).
+On a CPU a call costs more than reading a few hundred keys, so neighbouring segments of a few tokens
+share one, over keys gathered to the longest of them (docs/performance.md has the figures). Single tokens
+keep to themselves: in company their keys would be multiplied with queries that are only padding.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .prompt_attention import LEAST_ROWS, LEAST_TOKENS, can_attend_in_blocks
 
 _GATHERED_LENGTH = 8  # tokens of a segment, at most: longer ones have enough work for a call of their own
 _GATHERED_ROWS = 1 << 15  # of one call: what is gathered takes memory
-_PADDING = 1.5  # gathered rows over rows needed, at most
+_PADDING = 1.5  # gathered rows over rows needed, at most; the same of queries
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Segments attended in one call: ``count`` of them, ``length`` tokens each, in order."""
+    """Segments attended in one call: ``count`` of them, of ``length`` tokens or padded to it, in order."""
 
     start: int  # first token
     count: int
@@ -39,6 +40,8 @@ class Run:
     rows: Tensor | None  # [count * kv_length] int64: gathered KV rows. None: the slice at kv_start
     bias: Tensor | None  # [count, 1, groups * length, kv_length]: 0 or -inf. None: everything is seen
     in_blocks: bool = False  # a chunk of a prompt, causal, without a bias: `PromptAttention`'s
+    queries: Tensor | None = None  # [count * length] int64: a token for every place. None: they are in order
+    places: Tensor | None = None  # [tokens] int64, with `queries`: the place of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,25 @@ def plan_runs(inputs: StepInputs, window: int | None, groups: int, dtype: torch.
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
     first = 0
-    longest = total = 0
-    for index, segment in enumerate(segments):
-        count = index - first + 1
-        longest, total = max(longest, segment.kv_length), total + segment.kv_length
-        fits = segment.length == segments[first].length <= _GATHERED_LENGTH and longest * count <= min(
-            _GATHERED_ROWS, _PADDING * total
-        )
-        if count > 1 and not fits:
+    for index in range(1, len(segments)):
+        if not _share(segments[first : index + 1]):
             yield segments[first:index]
-            first, longest, total = index, segment.kv_length, segment.kv_length
+            first = index
     if segments:
         yield segments[first:]
+
+
+def _share(segments: Sequence[Segment]) -> bool:
+    """Whether one call for all costs less than one more for the last of them."""
+    lengths = [segment.length for segment in segments]
+    rows = [segment.kv_length for segment in segments]
+    count, longest = len(segments), max(lengths)
+    alike = min(lengths) == longest or (min(lengths) > 1 and longest * count <= _PADDING * sum(lengths))
+    return (
+        alike
+        and longest <= _GATHERED_LENGTH
+        and max(rows) * count <= min(_GATHERED_ROWS, _PADDING * sum(rows))
+    )
 
 
 def _run(
@@ -89,21 +99,40 @@ def _run(
     if _in_blocks(first, positions.device, window, dtype):
         return Run(first.start, 1, first.length, first.kv_start, first.kv_length, None, None, in_blocks=True)
     longest = max(segment.kv_length for segment in segments)
+    length = max(segment.length for segment in segments)
     visible = [_visible(segment, positions, window) for segment in segments]
-    rows = bias = None
+    rows = bias = queries = places = None
     if len(segments) > 1:
         bounds = put([[s.kv_start, s.kv_length - 1] for s in segments], positions.device)
         offsets = torch.arange(longest, device=positions.device)
         # Padding repeats a request's own last row, so that what is masked is a number all the same.
         rows = (bounds[:, :1] + torch.minimum(offsets, bounds[:, 1:])).flatten()
     if len(segments) > 1 or visible[0] is not None:
-        shape = (len(segments), 1, first.length, longest)
+        shape = (len(segments), 1, length, longest)
         bias = torch.full(shape, float("-inf"), dtype=dtype, device=positions.device)
         for row, (segment, mask) in enumerate(zip(segments, visible, strict=True)):
-            own = bias[row, 0, :, : segment.kv_length]
+            own = bias[row, 0, : segment.length, : segment.kv_length]
             own.zero_() if mask is None else own.masked_fill_(mask, 0.0)
+            bias[row, 0, segment.length :] = 0.0  # of padding, whose outcome is a number that nobody reads
         bias = bias.repeat(1, 1, groups, 1)
-    return Run(first.start, len(segments), first.length, first.kv_start, longest, rows, bias)
+    if any(segment.length < length for segment in segments):
+        offsets = range(length)
+        chosen = [segment.start + min(place, segment.length - 1) for segment in segments for place in offsets]
+        real = [
+            row * length + place for row, segment in enumerate(segments) for place in range(segment.length)
+        ]
+        queries, places = put(chosen, positions.device), put(real, positions.device)
+    return Run(
+        first.start,
+        len(segments),
+        length,
+        first.kv_start,
+        longest,
+        rows,
+        bias,
+        queries=queries,
+        places=places,
+    )
 
 
 def _in_blocks(segment: Segment, device: torch.device, window: int | None, dtype: torch.dtype) -> bool:

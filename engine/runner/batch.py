@@ -2,9 +2,10 @@
 
 Tokens are laid out item by item for those without a tree, then tree by tree, group by group; a tree
 takes ``1 + n + t`` tokens, its slots in order. Tokens that a grammar forced before a root stand among the
-items without a tree. The rows of the logits are the *nodes* of the step: the last token of each item that
-samples without a tree, then all slots of all trees. Behind them come, item by item, the prompt positions
-whose logits are wanted only to score the next token of the prompt.
+items without a tree. Of these, long chunks come first, then single tokens, then short chunks, since
+neighbours may be attended together. The rows of the logits are the *nodes* of the step: the last token of
+each item that samples without a tree, then all slots of all trees. Behind them come, item by item, the
+prompt positions whose logits are wanted only to score the next token of the prompt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from resispec.models.device import put
 
 from ..proposers.base import GrownGroup
 from ..scheduler import PlannedSequence
+
+_SHORT = 8  # tokens of a chunk that is better attended together with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,17 @@ def build_target_batch(
     segments: list[Segment] = []
     wanted: list[int] = []
     owners: list[int] = []
-    scored: list[int] = []
+    scored: dict[int, list[int]] = {}
     in_tree = {item for members in group_items for item in members}
-    for index, item in enumerate(items):
+    counts = [item.num_tokens - (index in in_tree) for index, item in enumerate(items)]  # less a tree's root
+    for index in sorted(
+        filter(counts.__getitem__, range(len(items))), key=lambda index: _place(counts[index])
+    ):
+        item, count = items[index], counts[index]
         sequence, start = item.sequence, item.sequence.target_rows
-        count = item.num_tokens - (index in in_tree)  # the last one is a tree's root
-        if not count:
-            continue
         kv_start = _kv_start(item)
         segments.append(Segment(len(ids), count, kv_start, start + count))
-        scored += [len(ids) + position - start for position in sequence.scored_positions(count)]
+        scored[index] = [len(ids) + position - start for position in sequence.scored_positions(count)]
         ids += sequence.token_ids[start : start + count]
         positions += range(start, start + count)
         rows += range(kv_start + start, kv_start + start + count)
@@ -84,7 +88,7 @@ def build_target_batch(
             owners.append(index)
             start += slots
     trees = [_real_slots(group, group.tokens) for group in groups]
-    wanted += [*range(len(ids), start), *scored]
+    wanted += [*range(len(ids), start), *(row for _, rows in sorted(scored.items()) for row in rows)]
     inputs = StepInputs(
         token_ids=torch.cat([put(ids, device), *trees]),
         positions=put(positions, device),
@@ -100,6 +104,11 @@ def build_target_batch(
         tuple(group_owners),
         _paths(num_plain, groups, device),
     )
+
+
+def _place(count: int) -> tuple[int, int]:
+    """Where a segment of ``count`` tokens comes among those without a tree."""
+    return (1 if count == 1 else 2 if count <= _SHORT else 0, count)
 
 
 def _kv_start(item: PlannedSequence) -> int:

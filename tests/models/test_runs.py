@@ -111,6 +111,7 @@ SHAPES = {
     "tokens of like lengths": [(1, 30, False), (1, 25, False), (1, 31, False)],
     "tokens of unlike lengths": [(1, 90, False), (1, 5, False), (1, 4, False), (1, 80, False)],
     "trees": [(5, 20, True), (5, 22, True), (3, 20, True), (3, 9, True)],
+    "chunks and trees": [(1, 9, False), (3, 20, False), (2, 22, False), (4, 25, True), (3, 18, True)],
     "everything": [(12, 20, False), (1, 8, False), (1, 9, False), (4, 9, True), (4, 10, True), (9, 18, True)],
     "long chunks": [(40, 300, False), (1, 8, False), (170, 256, False), (33, 270, True)],
 }
@@ -185,13 +186,16 @@ def test_other_requests_rows_do_not_reach_a_gathered_one() -> None:
 def test_runs_cover_the_step_and_pad_little() -> None:
     rng = random.Random(5)
     for _ in range(50):
-        shapes = [(rng.choice([1, 1, 1, 5, 40]), rng.randrange(41, 400), False) for _ in range(12)]
+        shapes = [(rng.choice([1, 1, 1, 4, 5, 8, 40]), rng.randrange(41, 400), False) for _ in range(12)]
         runs = plan_runs(step_of(rng, shapes, 6000), None, GROUPS, torch.float32)
-        lengths = list(itertools.chain.from_iterable([run.length] * run.count for run in runs))
-        assert lengths == [length for length, _, _ in shapes]
-        seen = iter(kv_length for _, kv_length, _ in shapes)
+        seen = iter(shapes)
         for run in runs:
-            own = [next(seen) for _ in range(run.count)]
-            assert run.kv_length == max(own)
-            assert run.count * run.kv_length <= 1.5 * sum(own)
+            lengths, rows, _ = zip(*(next(seen) for _ in range(run.count)), strict=True)
+            assert run.kv_length == max(rows)
+            assert run.count * run.kv_length <= 1.5 * sum(rows)
+            assert run.length == max(lengths)
+            assert run.count * run.length <= 1.5 * sum(lengths)
+            assert (min(lengths) == 1) == (run.length == 1)
             assert (run.rows is None) == (run.count == 1)
+            assert (run.queries is None) == (run.places is None) == (min(lengths) == run.length)
+        assert next(seen, None) is None

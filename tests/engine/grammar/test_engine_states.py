@@ -6,6 +6,7 @@ The engine has so few KV rows that requests push each other out. Every request w
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -63,6 +64,7 @@ class Serving(RuleBasedStateMachine):
     def begin(self) -> None:
         self.engine = self.make()
         self.asked: dict[str, Request] = {}
+        self.names = map(str, itertools.count())
         self.forms: dict[str, str] = {}
         self.texts: dict[str, str] = {}
 
@@ -103,7 +105,7 @@ class Serving(RuleBasedStateMachine):
                 structured=FORMS[form],
                 logprobs=logprobs,
             )
-            request = Request(f"{len(self.asked)}", prompt, sampling, speculation)
+            request = Request(next(self.names), prompt, sampling, speculation)
             self.engine.add(request)
             self.asked[request.request_id], self.forms[request.request_id] = request, form
             self.texts[request.request_id] = ""
