@@ -168,7 +168,7 @@ class Engine:
             ("commit", time.perf_counter() - committing - tally.detokenise_seconds),
             ("detokenise", tally.detokenise_seconds),
         )
-        tally.grammar_seconds = self._intake.watch.take()
+        tally.grammar_seconds = self._intake.timer.take()
         return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
 
     def settle(self) -> None:

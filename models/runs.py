@@ -116,8 +116,8 @@ def _run(
             bias[row, 0, segment.length :] = 0.0  # of padding, whose outcome is a number that nobody reads
         bias = bias.repeat(1, 1, groups, 1)
     if any(segment.length < length for segment in segments):
-        offsets = range(length)
-        chosen = [segment.start + min(place, segment.length - 1) for segment in segments for place in offsets]
+        padded = range(length)
+        chosen = [segment.start + min(place, segment.length - 1) for segment in segments for place in padded]
         real = [
             row * length + place for row, segment in enumerate(segments) for place in range(segment.length)
         ]

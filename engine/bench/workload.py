@@ -13,6 +13,8 @@ from .settings import BenchSettings
 
 T = TypeVar("T")
 
+_ROUNDS = 3  # of a batch whose answers have forms
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -55,14 +57,7 @@ def make_workloads(
 ) -> tuple[Workload, ...]:
     """In the order of measuring. A batch larger than a set goes through the set again."""
     plain = tuple(
-        Workload(
-            name,
-            temperature,
-            batch,
-            settings.tokens,
-            at_least(prompts[name], batch),
-            forms=at_least(FORMS[name], batch) if name in FORMS else (),
-        )
+        _workload(name, temperature, batch, settings.tokens, prompts[name])
         for name in settings.prompts
         for temperature in settings.temperature
         for batch in settings.batch
@@ -76,6 +71,17 @@ def make_workloads(
         if work.batch > 1
     )
     return (*plain, *disturbed)
+
+
+def _workload(
+    name: str, temperature: float, batch: int, tokens: int, prompts: tuple[tuple[int, ...], ...]
+) -> Workload:
+    if name not in FORMS:
+        return Workload(name, temperature, batch, tokens, at_least(prompts, batch))
+    # Answers of all lengths: few of the requests should be the last ones, in a batch that is not full.
+    count = batch if batch == 1 else _ROUNDS * batch
+    requests, forms = at_least(prompts, count), at_least(FORMS[name], count)
+    return Workload(name, temperature, batch, tokens, requests, forms=forms)
 
 
 def long_prompt(prompts: Mapping[str, Sequence[tuple[int, ...]]], length: int) -> tuple[int, ...]:

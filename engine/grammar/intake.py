@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from ..request import RequestError
 from ..sequence import Sequence
-from ..stopwatch import Stopwatch
+from ..work_timer import WorkTimer
 from .cache import GrammarCache
 from .state import CompiledGrammar
 
@@ -18,7 +18,7 @@ class GrammarIntake:
 
     def __init__(self, cache: GrammarCache) -> None:
         self._cache = cache
-        self.watch = Stopwatch()  # runs while a grammar that was handed out works
+        self.timer = WorkTimer()  # runs while a grammar that was handed out works
         self._pending: dict[Sequence, Future[CompiledGrammar]] = {}
 
     @property
@@ -46,7 +46,7 @@ class GrammarIntake:
             del self._pending[sequence]
             error = future.exception()
             if error is None:
-                sequence.constraint = future.result().start(self.watch)
+                sequence.constraint = future.result().start(self.timer)
             elif not isinstance(error, RequestError):
                 error = RequestError(
                     f"the grammar could not be compiled ({type(error).__name__})", "structured"

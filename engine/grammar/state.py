@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from llguidance import LLMatcher
 
-from ..stopwatch import Stopwatch
+from ..work_timer import WorkTimer
 from .base import PackedSet, few_members, packed_width
 
 
@@ -21,9 +21,9 @@ class CompiledGrammar:
     vocab_size: int  # ids from here on do not exist
     eos_token_ids: frozenset[int]
 
-    def start(self, watch: Stopwatch | None = None) -> GrammarState:
-        """A request's own. watch: runs while it works."""
-        return GrammarState(self, watch or Stopwatch())
+    def start(self, timer: WorkTimer | None = None) -> GrammarState:
+        """A request's own. timer: runs while it works."""
+        return GrammarState(self, timer or WorkTimer())
 
 
 class GrammarState:
@@ -35,8 +35,8 @@ class GrammarState:
 
     follows_path = True
 
-    def __init__(self, grammar: CompiledGrammar, watch: Stopwatch) -> None:
-        self._watch = watch
+    def __init__(self, grammar: CompiledGrammar, timer: WorkTimer) -> None:
+        self._timer = timer
         self._matcher = grammar.matcher.deep_copy()
         self._words = -(-grammar.mask_ids // 32)
         self._width = packed_width(grammar.vocab_size)
@@ -48,17 +48,17 @@ class GrammarState:
     def allowed(self, path: tuple[int, ...]) -> PackedSet:
         found = self._known.get(path)
         if found is None:
-            with self._watch:
+            with self._timer:
                 found = self._known[path] = self._mask() if self._go_to(path) else self._everything
         return found
 
     def accepts(self, path: tuple[int, ...]) -> bool:
-        with self._watch:
+        with self._timer:
             return self._go_to(path)
 
     def forced(self, max_tokens: int) -> tuple[int, ...]:
         path: tuple[int, ...] = ()
-        with self._watch:
+        with self._timer:
             while len(path) < max_tokens:
                 members = few_members(self.allowed(path), 1)
                 if not members or members[0] in self._eos:
@@ -67,7 +67,7 @@ class GrammarState:
         return path
 
     def commit(self, token_ids: Sequence[int]) -> int | None:
-        with self._watch:
+        with self._timer:
             return self._commit(token_ids)
 
     def _commit(self, token_ids: Sequence[int]) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 
-class Stopwatch:
-    """Runs inside ``with``; inside another ``with`` of the same watch it just goes on. For one thread."""
+class WorkTimer:
+    """Runs inside ``with``; inside another ``with`` of the same timer it just goes on. For one thread."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
