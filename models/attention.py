@@ -98,15 +98,18 @@ class StepContext(CacheShape):
                 keys, values = self.memory.read(layer, run)
                 outputs.append(self._prompts.attend(own, keys[0], values[0], scaling))
                 continue
-            folded = own.reshape(count, length, kv_heads, groups, key_dim).permute(0, 2, 3, 1, 4)
-            attended = F.scaled_dot_product_attention(
-                folded.reshape(count, kv_heads, groups * length, key_dim),
-                *self.memory.read(layer, run),
-                attn_mask=run.bias,
-                scale=scaling,
-            )
-            unfolded = attended.view(count, heads, length, value_dim).transpose(1, 2)
-            unfolded = unfolded.reshape(count * length, heads, value_dim)
+            keys, values = self.memory.read(layer, run)
+            if length == 1:  # what is folded lies side by side; most steps are made of these
+                folded = own.view(count, kv_heads, groups, key_dim)
+            else:
+                folded = own.reshape(count, length, kv_heads, groups, key_dim).permute(0, 2, 3, 1, 4)
+                folded = folded.reshape(count, kv_heads, groups * length, key_dim)
+            attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=run.bias, scale=scaling)
+            if length == 1:
+                unfolded = attended.view(count, heads, value_dim)
+            else:
+                unfolded = attended.view(count, heads, length, value_dim).transpose(1, 2)
+                unfolded = unfolded.reshape(count * length, heads, value_dim)
             outputs.append(unfolded if run.places is None else unfolded[run.places])
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 

@@ -66,6 +66,7 @@ class KVMemory:
 
         # Views, made once: indexing costs as much as a small kernel.
         self._layers = tuple(zip(self.keys, self.values, strict=True))
+        self._flat = tuple((keys.flatten(1), values.flatten(1)) for keys, values in self._layers)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values: views of [rows, kv heads, dim]."""
@@ -73,14 +74,15 @@ class KVMemory:
 
     def read(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
         """A run's keys and values in a layer: [count, kv heads, kv_length, dim] each."""
-        keys, values = self._layers[layer]
         if run.rows is None:
+            keys, values = self._layers[layer]
             keys = keys.narrow(0, run.kv_start, run.kv_length)[None]
             values = values.narrow(0, run.kv_start, run.kv_length)[None]
         else:
+            keys, values = self._flat[layer]
             shape = (run.count, run.kv_length, self.geometry.num_kv_heads, -1)
-            keys = keys.flatten(1).index_select(0, run.rows).view(shape)
-            values = values.flatten(1).index_select(0, run.rows).view(shape)
+            keys = keys.index_select(0, run.rows).view(shape)
+            values = values.index_select(0, run.rows).view(shape)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:

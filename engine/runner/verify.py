@@ -21,10 +21,10 @@ from ..grammar.base import Constraint
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
 from ..sampling.bad_words import recent_tokens
-from ..sampling.draw import draw_or_fall_back
+from ..sampling.draw import Draw, draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
-from ..sampling.rows import sampling_rows
-from ..sampling.weights import NodeContext, NodeLaws, target_law
+from ..sampling.rows import SamplingRows, sampling_rows
+from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
@@ -96,13 +96,22 @@ class Verification:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
         roots = put(batch.roots, self._device)
+        traced = any(owner.traced for owner in self._owners)
         trees = None
+        laws: NodeLaws | None = None
+        weights: Tensor | None = None
         constraints = [owner.constraint for owner in self._owners]
         masks = node_masks(batch, constraints, self._num_ids, self._device)
         if candidates is None:
             end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
-            laws = self._laws(logits, roots, range(len(self._owners)), batch.path, masks)
-            weights, bad = laws.law.weights.double(), laws.bad
+            sampling, context = self._parameters(roots, range(len(self._owners)), batch.path, masks)
+            if sampling.all_greedy and not traced:  # nothing is left to draw
+                tokens, bad = greedy_tokens(logits[: len(roots)], sampling, context)
+                last = Draw(tokens, torch.zeros_like(bad))
+            else:
+                laws = target_law(logits, sampling, context, roots)
+                weights, bad = laws.law.weights.double(), laws.bad
+                last = self._draw(weights, laws)
         else:
             expanded = self._laws(logits, candidates.nodes, candidates.owners, batch.path, masks)
             trees = self._decide(expanded.law, candidates)
@@ -112,8 +121,7 @@ class Verification:
             weights = self._final_weights(laws.law, candidates, decided, end)
             bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
             bad |= self._bad_in_view(expanded.bad, candidates)
-        uniforms = put([owner.final for owner in self._owners], self._device, torch.float64)
-        last = draw_or_fall_back(weights, laws.law.weights, uniforms)
+            last = self._draw(weights, laws)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
@@ -133,9 +141,14 @@ class Verification:
             outcomes = [replace(outcome, tops=by_owner.get(i, ())) for i, outcome in enumerate(outcomes)]
         for owner, heads in zip(looking, said_rows, strict=True):
             outcomes[owner] = replace(outcomes[owner], ahead=unpack_ahead(heads))
-        if any(owner.traced for owner in self._owners):
+        if traced and laws is not None and weights is not None:
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
         return outcomes
+
+    def _draw(self, weights: Tensor, laws: NodeLaws) -> Draw:
+        """Every request's last token. weights: [R, V] float64; laws: the target's, where these sum to 0."""
+        uniforms = put([owner.final for owner in self._owners], self._device, torch.float64)
+        return draw_or_fall_back(weights, laws.law.weights, uniforms)
 
     def _trace(self, outcomes: list[Outcome], trees: Trees | None, ends: Ends) -> list[Outcome]:
         """The outcomes, with a trace where it was asked for and means something."""
@@ -187,6 +200,12 @@ class Verification:
         self, logits: Tensor, nodes: Tensor, owners: SequenceOf[int], path: Tensor, masks: NodeMasks | None
     ) -> NodeLaws:
         """Processed laws of ``nodes``, which belong to ``owners`` (host indices)."""
+        return target_law(logits, *self._parameters(nodes, owners, path, masks), nodes)
+
+    def _parameters(
+        self, nodes: Tensor, owners: SequenceOf[int], path: Tensor, masks: NodeMasks | None
+    ) -> tuple[SamplingRows, NodeContext | None]:
+        """What the laws of ``nodes`` depend on beside their logits."""
         used = [self._owners[owner] for owner in owners]
         allowed = masks.at(nodes, owners) if masks is not None else None
         rows = sampling_rows(
@@ -205,7 +224,7 @@ class Verification:
                 if rows.bad_words
                 else None,
             )
-        return target_law(logits, rows, context, nodes)
+        return rows, context
 
     def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
         """What the requests behind some rows have seen; each request is counted once."""

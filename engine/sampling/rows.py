@@ -61,6 +61,10 @@ class SamplingRows:
     allowed: TokenMask | None = None  # at rows whose requests restrict their tokens
 
     @property
+    def all_greedy(self) -> bool:
+        return self.greedy.shape[0] == self.temperature.shape[0]
+
+    @property
     def adjusts(self) -> bool:
         """Whether some row's logits are changed before the temperature is."""
         parts = (self.penalties, self.bias, self.masked, self.allowed)

@@ -47,7 +47,7 @@ def target_law(
     picked = logits.clone() if nodes is None else logits[nodes]
     if rows.adjusts:
         picked = adjusted_logits(picked, rows, context)
-    if rows.greedy.shape[0] == picked.shape[0]:
+    if rows.all_greedy:
         weights, bad = _one_hot(picked)
     else:
         token = picked[rows.greedy].argmax(dim=1)
@@ -64,11 +64,27 @@ def target_law(
     return NodeLaws(TargetLaw(weights), bad)
 
 
+def greedy_tokens(
+    logits: Tensor, rows: SamplingRows, context: NodeContext | None = None
+) -> tuple[Tensor, Tensor]:
+    """The tokens [B] int64 that `target_law` leaves no choice but to draw, and its ``bad``: no law is made.
+
+    logits: [B, V] float32, left as they are; all ``rows`` are greedy. Raises ValueError as `target_law` does.
+    """
+    token, bad = _largest(adjusted_logits(logits, rows, context))
+    return token[:, 0], bad
+
+
 def _one_hot(picked: Tensor) -> tuple[Tensor, Tensor]:
     """Weights [B, V] in place of the logits, and which rows of these are no numbers: [B] bool."""
-    token = picked.argmax(dim=1, keepdim=True)
-    bad = ~picked.gather(1, token)[:, 0].isfinite()
+    token, bad = _largest(picked)
     return picked.zero_().scatter_(1, token, 1.0), bad
+
+
+def _largest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit's token in every row of [B, V], [B, 1] int64; and whether it is no number: [B]."""
+    token = logits.argmax(dim=1, keepdim=True)
+    return token, ~logits.gather(1, token)[:, 0].isfinite()
 
 
 def _softmax(picked: Tensor, temperature: Tensor | None) -> Tensor:

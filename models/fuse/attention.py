@@ -56,7 +56,7 @@ class FusedAttention(nn.Module):
         self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor] | None, step: StepContext
     ) -> Tensor:
         """hidden: [N, H] -> [N, H]; the step's keys and values are in their KV rows afterwards."""
-        heads = self.qkv_proj(hidden).view(hidden.shape[0], -1, self.head_dim)
+        heads = self.qkv_proj.forward(hidden).view(hidden.shape[0], -1, self.head_dim)
         kv_heads = self.num_kv_heads
         turned, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
         if self.norms is not None:
@@ -68,7 +68,7 @@ class FusedAttention(nn.Module):
             turned = torch.addcmul(turned * cos, turned.roll(self.head_dim // 2, -1), sin)
         step.memory.write(self.layer, step.inputs.rows, turned[:, -kv_heads:], values)
         attended = step.attend(turned[:, :-kv_heads], self.layer, self.scaling, self.window)
-        output: Tensor = self.o_proj(attended.flatten(1))
+        output: Tensor = self.o_proj.forward(attended.flatten(1))
         return output
 
 

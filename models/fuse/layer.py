@@ -38,6 +38,7 @@ class FusedLayer(nn.Module):
         self.mlp = mlp
         self.before = nn.ModuleList(before)
         self.after = nn.ModuleList(after) if after else None
+        self._before, self._after = before, after  # a list of modules takes long to look into
         self.compiled: LayerRun | None = None
 
     def forward(
@@ -58,14 +59,14 @@ class FusedLayer(nn.Module):
             if done is not None:
                 return done
         # `forward` itself: a module's call looks for hooks first, which takes as long as a small kernel.
-        first, second = self.before
+        first, second = self._before
         attended = self.self_attn.run(first.forward(hidden), position_embeddings, step)
-        if self.after is not None:
-            attended = self.after[0].forward(attended)
+        if self._after is not None:
+            attended = self._after[0].forward(attended)
         hidden = hidden + attended
         fed: Tensor = self.mlp.forward(second.forward(hidden))
-        if self.after is not None:
-            fed = self.after[1].forward(fed)
+        if self._after is not None:
+            fed = self._after[1].forward(fed)
         return hidden + fed
 
 

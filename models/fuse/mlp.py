@@ -20,8 +20,8 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H]."""
-        gate, up = self.gate_up_proj(x.reshape(-1, x.shape[-1])).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(self.activation(gate) * up)
+        gate, up = self.gate_up_proj.forward(x.reshape(-1, x.shape[-1])).chunk(2, dim=-1)
+        out: Tensor = self.down_proj.forward(self.activation(gate) * up)
         return out.view(x.shape)
 
 

@@ -30,7 +30,7 @@ class FusedRMSNorm(nn.Module):
             return F.rms_norm(x.float(), self._shape, self.weight, self.eps).to(x.dtype)
         (size,) = self._shape
         both = torch.cat((x, -x), dim=-1)
-        return F.layer_norm(both, (2 * size,), self._twice, None, self.eps)[..., :size]
+        return torch.layer_norm(both, (2 * size,), self._twice, None, self.eps).narrow(-1, 0, size)
 
 
 def fused_norms(module: Any) -> list[FusedRMSNorm]:

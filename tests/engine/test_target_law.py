@@ -15,7 +15,7 @@ from resispec.engine.sampling.penalties import seen_tokens
 from resispec.engine.sampling.rows import sampling_rows
 from resispec.engine.sampling.sums import row_sums, row_sums_without
 from resispec.engine.sampling.truncation import truncation_cutoff
-from resispec.engine.sampling.weights import NodeContext, adjusted_logits, target_law
+from resispec.engine.sampling.weights import NodeContext, adjusted_logits, greedy_tokens, target_law
 
 CPU = torch.device("cpu")
 EOS = (3,)
@@ -140,6 +140,28 @@ def test_greedy_takes_the_lowest_id_on_ties() -> None:
     law = target_law(logits, rows).law
     assert law.weights.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert law.total.tolist() == [1, 1]
+
+
+def test_greedy_tokens_are_those_of_the_law() -> None:
+    """With and without rules, ties and bad rows included; the logits are left alone."""
+    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(3)).mul(4).round()  # many ties
+    logits[4, 20], logits[5] = torch.nan, -torch.inf
+    ruled = SamplingParams(temperature=0, logit_bias=((7, 100.0),), min_tokens=9, repetition_penalty=1.3)
+    for params in (SamplingParams(temperature=0), ruled):
+        rows = sampling_rows([params] * 6, 40, EOS, CPU)
+        assert rows.all_greedy
+        seen = seen_tokens([[1, 2]] * 6, [[7]] * 6, CPU)
+        context = NodeContext(torch.full((6, 0), -1), torch.ones(6, dtype=torch.long), seen)
+        before = logits.clone()
+        tokens, bad = greedy_tokens(logits, rows, context)
+        assert torch.equal(logits.nan_to_num(), before.nan_to_num())
+        laws = target_law(logits, rows, context)
+        assert bad.tolist() == laws.bad.tolist() == [False] * 4 + [True] * 2
+        assert tokens[~bad].tolist() == laws.law.weights.argmax(dim=1)[~bad].tolist()
+        assert params is not ruled or tokens[:4].tolist() == [7] * 4
+    assert not sampling_rows([SamplingParams(temperature=0), SamplingParams()], 40, EOS, CPU).all_greedy
+    with pytest.raises(ValueError, match="need"):
+        greedy_tokens(logits, sampling_rows([ruled] * 6, 40, EOS, CPU))
 
 
 def test_one_bad_row_is_flagged_and_the_others_are_untouched() -> None:
