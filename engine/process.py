@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from .config import ConfigError, EngineConfig
+from .heap import trim_heap
 from .outputs import EngineInfo, FinishReason, RequestOutput, StepResult, StepStats, Usage
 from .request import Request, RequestError
 
@@ -266,6 +267,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
         raise
     else:
         gc.freeze()  # what is loaded stays; a collection that looks through it would hold up a step
+        trim_heap()
         connection.send(engine.info)
         with contextlib.suppress(EOFError, OSError):  # the server is gone
             _serve(engine, connection)
