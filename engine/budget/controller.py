@@ -2,8 +2,8 @@
 
 Three rules keep it honest. What it decides on is known before anything of the step is drawn, so the law
 of the answers does not change. A request with a seed is decided on from its own history and from costs
-that are part of the build, so its text does not depend on what else runs. And no plan is taken that is
-predicted to give fewer tokens a second than plain decoding.
+that are part of the build, so its text does not depend on what else runs. And once the server has seen a few
+trees, no plan is taken that is predicted to give fewer tokens a second than plain decoding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from .plan import Bid, Load, Plan, choose, step_seconds
 from .record import AcceptanceRecord
 from .tries import Tries
 
-_MARGIN = 0.02  # a request that goes without starts again only for a gain that is not noise
+# A gain that is not noise: without trees so much begins them, and less ends them. For a seed, whose costs are
+# part of the build and so never noisy, nothing ends them.
+_MARGIN, _KEPT_MARGIN = 0.02, 0.01
+# While the server has seen little at a temperature, it may lose so much to see more: a few steps.
+_FEW_TESTS, _CURIOSITY = 32.0, 0.05
 # A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
 # trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
@@ -161,6 +165,10 @@ class Controller:
             return mode is not SpeculationMode.OFF
         if mode is SpeculationMode.FIXED:
             return batch <= self.settings.max_step_nodes
+        return self._drafted_at(batch)
+
+    def _drafted_at(self, batch: int) -> bool:
+        """Whether the last plan for about as many requests had trees; True before there was one."""
         magnitude = batch.bit_length()
         nearest = min(self._drafted, key=lambda known: abs(known - magnitude), default=None)
         return nearest is None or self._drafted[nearest]
@@ -204,8 +212,7 @@ class Controller:
         held = self._held
         if held.batch != batch or held.steps_left == 0 or not held.fits(views):
             bids = [Bid(ladders(view), view.length, min(view.behind, STEADY_CATCH_UP)) for view in views]
-            was_on = any(view.history.is_on for view in views)
-            plan = choose(bids, load, self.costs, margin=0.0 if was_on else _MARGIN)
+            plan = choose(bids, load, self.costs, margin=self._margin(views))
             drafts = any(rung is not None for rung in plan.rungs)
             self._drafted[len(views).bit_length()] = drafts
             self._tries.planned(len(views), trees=drafts)
@@ -215,6 +222,15 @@ class Controller:
         held.steps_left -= 1
         self._tries.earn(len(views), held.plan.seconds)
         return held.plan
+
+    def _margin(self, views: Sequence[View]) -> float:
+        """Share by which a plan with trees must be better than one without."""
+        priors = (view.history.acceptance.prior for view in views)
+        if any(prior is not None and prior.num_tests < _FEW_TESTS for prior in priors):
+            return -_CURIOSITY
+        # A new request counts as one that has trees; at a load where they did not pay it is no reason.
+        goes_on = self._drafted_at(len(views)) and any(view.history.is_on for view in views)
+        return _KEPT_MARGIN if goes_on else _MARGIN
 
     def _probe(self, views: Sequence[View], choices: list[Choice], plan: Plan) -> None:
         """Try one of those that go without, if the time that tries may take allows it."""

@@ -66,6 +66,20 @@ def test_a_new_request_begins_with_what_the_server_knows():
     assert not second.history.is_on
 
 
+def test_a_new_server_looks_before_it_decides_against_trees():
+    """Among 16 requests a draft that is right half of the time would not quite pay."""
+    controller = Controller(ControllerSettings(8, 0.0), CPU, CPU)
+    tested = 0
+    for _ in range(12):
+        batch = views_of(controller, 16)
+        for view, choice in zip(batch, controller.plan(batch, 0), strict=True):
+            if choice.budget is not None:
+                controller.observe(view.history, shape(view, choice.budget), 0)
+                tested += 1
+    assert 8 <= tested <= 64
+    assert not any(choice.budget for choice in controller.plan(views_of(controller, 16), 0))
+
+
 def test_a_seed_is_decided_on_from_its_own_history_only():
     """The same history gives the same trees, whatever costs were measured and whoever else runs."""
     chosen = []
