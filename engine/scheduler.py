@@ -332,10 +332,7 @@ class Scheduler:
         return left if limit is None else min(left, limit - sequence.num_output)
 
     def _view(self, sequence: Sequence, batch: int) -> View:
-        """A decoding sequence as the controller sees it, with the most its tree may hold.
-
-        batch: requests that decode.
-        """
+        """One of ``batch`` decoding sequences as the controller sees it, with the most its tree may hold."""
         length = len(sequence.token_ids)
         verifier = VERIFIERS[sequence.verifier]
         # A drafted node at depth d is run by the draft at position len - 1 + d only to be expanded.
@@ -364,6 +361,7 @@ class Scheduler:
             shares_nodes=verifier.shares_nodes,
             known=known,
             forced=sequence.remaining - 1,
+            falls_behind=sequence.runs_ahead,
         )
 
     def tree_limits(self, mode: SpeculationMode, wanted: SpeculationParams) -> TreeBudget:

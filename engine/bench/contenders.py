@@ -106,7 +106,7 @@ class EngineContender:
 
     def parts(self, workload: Workload) -> Parts:
         """One step each time, while the clock runs."""
-        engine, tally = self._engine, _Tally(self.clock)
+        engine, tally = self._engine, _Tally(self.clock, workload.batch)
         # What sources learn from earlier runs of the same prompts would be the answers themselves.
         self._salt = f"{self.name} {next(self._runs)}"
         engine.controller.take_record()
@@ -177,8 +177,9 @@ class EngineContender:
 class _Tally:
     """Adds up the steps of one run."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], batch: int) -> None:
         self._clock = clock
+        self._batch = batch
         self.tokens: Counter[str] = Counter()  # by request
         self.deliveries = 0
         self.first_token_seconds: list[float] = []
@@ -188,6 +189,8 @@ class _Tally:
         self.draft_nodes = 0
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.grammar_seconds = 0.0
+        self.full_tokens = 0  # of steps that only decode, for as many requests as may be in flight
+        self.full_seconds = 0.0
         self.error: str | None = None
         self.ignored: str | None = None  # a request that is not counted, only felt by the others
         self.gaps: list[float] = []
@@ -215,6 +218,9 @@ class _Tally:
         if not stats.prompt_tokens:
             self.decode_steps.append(seconds)
             self.decode_tokens += stats.generation_tokens
+            if sum(bool(output.token_ids) for output in result.outputs) == self._batch:
+                self.full_tokens += stats.generation_tokens
+                self.full_seconds += seconds
         for part in stats.speculation:
             self.drafts += part.num_drafts
             self.draft_nodes += part.num_draft_tokens
@@ -246,4 +252,6 @@ class _Tally:
             ),
             record=record,
             grammar_seconds=self.grammar_seconds,
+            full_tokens=self.full_tokens,
+            full_seconds=self.full_seconds,
         )

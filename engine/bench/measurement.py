@@ -31,6 +31,8 @@ class Measurement:
     speedups: tuple[float | None, ...] = ()  # of each over plain decoding, as it reported it itself
     record: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # what was kept of drafted trees
     grammar_seconds: float = 0.0  # within the phases: masks and grammars
+    full_tokens: int = 0  # that those steps gave that only decode and have as many requests as may be
+    full_seconds: float = 0.0  # of these steps
     simulated: float | None = None  # tokens a second that the simulator says of the steps that only decode
 
     @property
@@ -70,6 +72,11 @@ class Measurement:
     def tokens_per_step(self) -> float | None:
         """Tokens that a step gives each request in it: the mean acceptance length; 1 without a draft."""
         return self.decoded_tokens / self.deliveries if self.deliveries else None
+
+    @property
+    def full_speed(self) -> float | None:
+        """Tokens a second while all places are filled and nobody's prompt is read."""
+        return self.full_tokens / self.full_seconds if self.full_seconds else None
 
     @property
     def grammar_share(self) -> float | None:
@@ -117,6 +124,8 @@ def pool(parts: Iterable[Measurement]) -> Measurement:
         decode_tokens=sum(part.decode_tokens for part in parts),
         record=AcceptanceRecord().merge(part.record for part in parts),
         grammar_seconds=sum(part.grammar_seconds for part in parts),
+        full_tokens=sum(part.full_tokens for part in parts),
+        full_seconds=sum(part.full_seconds for part in parts),
         simulated=_pool_simulated(parts),
     )
 

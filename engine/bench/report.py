@@ -123,6 +123,7 @@ def used_columns(report: Report) -> list[Column]:
     ]
     columns += [Column(f"x {name}", _over(name), 2) for name in report.baselines]
     columns += [
+        Column("decoding x plain", lambda row: row.decoding, 2),
         Column("reported", lambda row: row.reported, 2, with_spread=False),
         Column("replayed", lambda row: row.replayed, 2, with_spread=False),
         Column("within 10%", lambda row: row.well_reported, 2, with_spread=False),

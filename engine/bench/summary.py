@@ -62,6 +62,7 @@ class Row:
     grammar_percent: Spread | None = None  # of the steps' time: masks and grammars
     simulated: Spread | None = None  # the simulator's tokens/s over the measured ones, where only decoding
     over: dict[str, Spread] = field(default_factory=dict)  # tokens/s over a baseline's at the same load
+    decoding: Spread | None = None  # over plain, of answers with forms, while all places are filled
     phases: dict[str, float] = field(default_factory=dict)  # shares of the steps' time, adding up to 1
     error: str | None = None
 
@@ -143,6 +144,7 @@ def _row(case: Case, runs: Mapping[Case, Runs], error: str | None, baselines: Se
         well_reported=spread(_well_reported(own, plain)),
         grammar_percent=spread(run.grammar_share and run.grammar_share * 100 for run in values),
         simulated=spread(run.simulated_over_measured for run in values),
+        decoding=_decoding_ratio(own, plain),
         over={name: ratio for name, ratio in over.items() if ratio is not None},
         phases={name: seconds / total for name, seconds in phases.items()},
     )
@@ -194,6 +196,16 @@ def _ratio(of: Runs, over: Runs) -> Spread | None:
     return spread(
         of[repeat].tokens_per_second / over[repeat].tokens_per_second for repeat in of if repeat in over
     )
+
+
+def _decoding_ratio(of: Runs, plain: Runs) -> Spread | None:
+    """Where answers have forms and so end at different times: while all places are filled."""
+    speeds = [
+        (of[repeat].full_speed, plain[repeat].full_speed)
+        for repeat in of
+        if repeat in plain and of[repeat].grammar_seconds
+    ]
+    return spread(own / other for own, other in speeds if own and other)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

@@ -59,6 +59,7 @@ class View:
     shares_nodes: bool
     known: KnownTree = NOTHING_KNOWN  # what may be verified beside what is drafted
     forced: int = 0  # tokens that are run before the last one, in the same step
+    falls_behind: bool = False  # its draft misses tokens again and again: those that a grammar forces
 
     @property
     def is_shared(self) -> bool:

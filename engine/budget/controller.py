@@ -18,7 +18,7 @@ from .alone import alone_rung, known_pays
 from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
 from .costs import ReferenceCosts
-from .drafting import CATCH_UP, STEADY_CATCH_UP, settle, with_catch_up
+from .drafting import CATCH_UP, settle, usual_catch_up, with_catch_up
 from .history import FIRST_WAIT, History
 from .known import beside_known, choose_known, known_price
 from .ladder import kind_of, ladders, levels_of, shape_of
@@ -211,7 +211,7 @@ class Controller:
         batch = (load.rows, *(id(view.history) for view in views))
         held = self._held
         if held.batch != batch or held.steps_left == 0 or not held.fits(views):
-            bids = [Bid(ladders(view), view.length, min(view.behind, STEADY_CATCH_UP)) for view in views]
+            bids = [Bid(ladders(view), view.length, usual_catch_up(view)) for view in views]
             plan = choose(bids, load, self.costs, margin=self._margin(views))
             drafts = any(rung is not None for rung in plan.rungs)
             self._drafted[len(views).bit_length()] = drafts

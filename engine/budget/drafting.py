@@ -11,11 +11,16 @@ CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get tr
 STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
 
 
+def usual_catch_up(view: View) -> int:
+    """Tokens that the draft has to run before a tree, once it keeps up as well as it can."""
+    return min(view.behind, CATCH_UP if view.falls_behind else STEADY_CATCH_UP)
+
+
 def settle(load: Load, view: View, budget: TreeBudget) -> None:
     """Count a tree that is not up for choice."""
     kind = kind_of(view)
     shape = shape_of(kind, budget)
-    load.add_tree(shape, behind=min(view.behind, STEADY_CATCH_UP), length=view.length)
+    load.add_tree(shape, behind=usual_catch_up(view), length=view.length)
     rates = view.history.acceptance.rates(shape.depth)
     load.tokens += expected_tokens(levels_of(shape, greedy=kind.greedy), rates)
 

@@ -72,7 +72,9 @@ class GrammarState:
 
     def _commit(self, token_ids: Sequence[int]) -> int | None:
         self._go_to(())
-        self._known.clear()
+        taken = tuple(token_ids)
+        behind = [(path, found) for path, found in self._known.items() if path[: len(taken)] == taken]
+        self._known = {path[len(taken) :]: found for path, found in behind}
         for count, token in enumerate(token_ids, start=1):
             if token in self._eos:
                 return count

@@ -91,3 +91,15 @@ def test_a_reported_speedup_is_held_against_the_same_requests_without_speculatio
     assert plain.replayed is None
     other = replace(before, generation_seconds=(2.0,))
     assert summarize([PLAIN, DRAFTED], {PLAIN: {0: other}, DRAFTED: {0: after}}, {})[1].replayed is None
+
+
+def test_answers_with_forms_are_compared_while_all_places_are_filled(make):
+    """10 tokens a second against 20, though all in all both take as long; nothing of free answers."""
+    before = replace(make(), grammar_seconds=0.1, full_tokens=10, full_seconds=1.0)
+    after = replace(make(), grammar_seconds=0.1, full_tokens=10, full_seconds=0.5)
+    plain, drafted = summarize([PLAIN, DRAFTED], {PLAIN: {0: before}, DRAFTED: {0: after}}, {})
+    assert plain.decoding == Spread(1, 1, 1)
+    assert drafted.decoding == Spread(2, 2, 2)
+    assert drafted.over["plain"].median == 1
+    assert drafted.grammar_percent.median == pytest.approx(10)
+    assert summarize([PLAIN], {PLAIN: {0: make()}}, {})[0].decoding is None

@@ -9,6 +9,7 @@ import pytest
 from resispec.engine.budget.base import Off, TreeBudget, View
 from resispec.engine.budget.controller import Controller, ControllerSettings
 from resispec.engine.budget.costs import MeasuredCosts, reference_costs
+from resispec.engine.budget.drafting import CATCH_UP, usual_catch_up
 from resispec.engine.budget.ladder import kind_of, shape_of
 from resispec.engine.budget.simulation import Regime, Scenario, simulate
 from resispec.engine.drawing import Drawing
@@ -144,6 +145,14 @@ def test_a_share_of_the_steps_measures_plain_decoding_but_never_a_seeds():
     assert not any(controller.plan(free, 10)[0].off for _ in range(50)), "a prompt is in the way"
     seeded = views_of(controller, 1, mode=SpeculationMode.FIXED, seed=1)
     assert all(choice.budget for _ in range(50) for choice in controller.plan([*free, *seeded], 0))
+
+
+def test_a_draft_that_falls_behind_again_and_again_is_charged_for_all_of_it():
+    """What a grammar forces is missed by the draft in every step; what it slept through, once."""
+    [view] = views_of(Controller(ControllerSettings(64, 0.0), CPU, CPU), 1, behind=30)
+    assert usual_catch_up(view) < 30
+    assert usual_catch_up(replace(view, falls_behind=True)) == 30
+    assert usual_catch_up(replace(view, behind=1000, falls_behind=True)) == CATCH_UP
 
 
 def views_of(controller, count, seed=None, behind=1, mode=SpeculationMode.AUTO):

@@ -33,6 +33,8 @@ def test_answers_end_where_their_form_ends(grammar_engine, characters):
         assert measured.grammar_share is not None
         assert 0 < measured.grammar_share < 1
         assert measured.generation_seconds == ()
+    assert plain.full_tokens == plain.tokens - 2  # both were in every step that had no prompt
+    assert plain.full_seconds == plain.decode_seconds
 
 
 def test_more_is_not_asked_for_than_they_may_have(grammar_engine, characters):

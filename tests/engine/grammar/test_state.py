@@ -59,6 +59,14 @@ def test_a_complete_grammar_ends_the_answer(letters: Tokenizer) -> None:
     assert state.commit([1]) == 1
 
 
+def test_masks_behind_what_is_committed_are_kept(letters: Tokenizer) -> None:
+    state = text_grammar(letters, ["ca", "cb", "a"]).start()
+    behind, elsewhere = state.allowed((2,)), state.allowed((0,))
+    state.commit([2])
+    assert state.allowed(()) is behind
+    assert state.allowed((0,)) is not elsewhere
+
+
 def test_an_end_token_ends_the_answer(letters: Tokenizer) -> None:
     state = text_grammar(letters, ["c", "cab"]).start()
     assert state.commit([2, EOS]) == 2
