@@ -72,9 +72,7 @@ class GrammarState:
 
     def _commit(self, token_ids: Sequence[int]) -> int | None:
         self._go_to(())
-        taken = tuple(token_ids)
-        behind = [(path, found) for path, found in self._known.items() if path[: len(taken)] == taken]
-        self._known = {path[len(taken) :]: found for path, found in behind}
+        self._known = self._behind(tuple(token_ids))
         for count, token in enumerate(token_ids, start=1):
             if token in self._eos:
                 return count
@@ -83,6 +81,13 @@ class GrammarState:
             if self._matcher.is_stopped():
                 return count
         return None
+
+    def _behind(self, taken: tuple[int, ...]) -> dict[tuple[int, ...], PackedSet]:
+        """What is known of paths that go on from ``taken``; behind an end nothing is worth keeping."""
+        if not self._eos.isdisjoint(taken):
+            return {}
+        count = len(taken)
+        return {path[count:]: found for path, found in self._known.items() if path[:count] == taken}
 
     def _go_to(self, path: tuple[int, ...]) -> bool:
         """Whether the grammar allows ``path``; if so, the matcher is at its end."""
