@@ -26,9 +26,9 @@ from .plan import Bid, Load, Plan, choose, step_seconds
 from .record import AcceptanceRecord
 from .tries import Tries
 
-# A gain that is not noise: without trees so much begins them, and less ends them. For a seed, whose costs are
-# part of the build and so never noisy, nothing ends them.
-_MARGIN, _KEPT_MARGIN = 0.02, 0.01
+# A gain that is not noise: without trees so much begins them, and less ends them. Whoever has a seed goes by
+# costs that are part of the build and not noisy.
+_MARGIN, _KEPT_MARGIN, _SEED_MARGIN = 0.03, 0.02, 0.02
 # While the server has seen little at a temperature, it may lose so much to see more: a few steps.
 _FEW_TESTS, _CURIOSITY = 32.0, 0.05
 # A plan holds for 3 steps, for one more with every 4 requests more, and for 16 at most; one without any
@@ -186,7 +186,7 @@ class Controller:
     def _own(self, view: View) -> Choice:
         """For a request with a seed: the tree it would get alone on the reference machine."""
         history = view.history
-        rung = alone_rung(view, self._reference, margin=0.0 if history.is_on else _MARGIN)
+        rung = alone_rung(view, self._reference, margin=0.0 if history.is_on else _SEED_MARGIN)
         history.turn(on=rung is not None, length=view.length)
         if rung is not None:
             return Choice(rung.budget)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ..drawing import Drawing
 from ..request import SamplingParams, SpeculationMode
 from .acceptance import kept_share
-from .base import StepCosts, TreeBudget, View
+from .base import Off, StepCosts, TreeBudget, View
 from .controller import Controller, ControllerSettings
 from .costs import reference_costs
 from .ladder import kind_of, levels_of, shape_of
@@ -107,13 +107,14 @@ def simulate(scenario: Scenario, costs: StepCosts, settings: ControllerSettings 
 
 def _start(scenario: Scenario, controller: Controller) -> _Text:
     history = controller.history("resispec", SamplingParams(temperature=scenario.temperature))
+    is_off = scenario.mode is SpeculationMode.OFF
     view = View(
         history=history,
         mode=scenario.mode,
         is_free=True,
-        max_nodes=scenario.max_nodes,
+        max_nodes=0 if is_off else scenario.max_nodes,
         max_depth=scenario.max_depth,
-        off=None,
+        off=Off.REQUEST if is_off else None,
         length=scenario.prompt,
         behind=1,
         drawing=Drawing.HEAD_AND_TAIL,

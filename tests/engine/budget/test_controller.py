@@ -49,6 +49,12 @@ def test_a_bad_draft_is_given_up_and_a_text_that_turns_good_is_noticed():
     assert outcome.speedup > 1.2
 
 
+def test_what_is_off_is_simulated_as_plain_decoding():
+    outcome = simulate(Scenario((GOOD,), 4, tokens=50, mode=SpeculationMode.OFF), CPU)
+    assert outcome.speedup == pytest.approx(1.0)
+    assert not any(outcome.sizes)
+
+
 def test_it_settles():
     """Where trees are worth about what they cost, a request does not flicker between them and none."""
     for rate in (0.25, 0.3, 0.35, 0.4):
