@@ -5,9 +5,9 @@ Everything runs on the device for all requests together; one tensor is read back
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,15 @@ from ..request import SamplingParams
 from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import Draw, draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
-from ..sampling.rows import SamplingRows, sampling_rows
+from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
-from ..verifiers.base import AnyVerifier, Decision, Proposal, TargetLaw, TreeVerifier
-from ..verifiers.table import VERIFIERS
-from ..verifiers.walk import Walk, at_ends, walk
+from ..verifiers.walk import Walk, walk
 from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
 from .candidates import Candidates
+from .decisions import Decisions
 from .logprobs import measure_walks, unpack_walk
 from .masks import NodeMasks, node_masks
 from .tops import measure_tops, unpack_tops
@@ -113,14 +112,20 @@ class Verification:
                 weights, bad = laws.law.weights.double(), laws.bad
                 last = self._draw(weights, laws)
         else:
-            expanded = self._laws(logits, candidates.nodes, candidates.owners, batch.path, masks)
-            trees = self._decide(expanded.law, candidates)
-            decided = trees.decided
-            end = walk(candidates.topology, decided, max_depth)
+            uniforms = self._test_uniforms(candidates)
+            decisions = Decisions(
+                [owner.verifier for owner in self._owners],
+                candidates,
+                uniforms,
+                lambda nodes, owners: self._laws(logits, nodes, owners, batch.path, masks),
+            )
+            decided = decisions.make(self._num_ids, max_depth, show_all=traced)
+            if decided.law is not None:
+                trees = Trees(candidates, decided.law, uniforms, decided.decision)
+            end = walk(candidates.topology, decided.decision, max_depth)
             laws = self._laws(logits, end.final, range(len(self._owners)), batch.path, masks)
-            weights = self._final_weights(laws.law, candidates, decided, end)
-            bad = laws.bad | _bad_on_the_way(expanded.bad, candidates, roots, end)
-            bad |= self._bad_in_view(expanded.bad, candidates)
+            weights = decisions.final_weights(laws.law, decided.decision, end)
+            bad = laws.bad | decisions.bad_walks(decided.bad, end)
             last = self._draw(weights, laws)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
@@ -227,88 +232,27 @@ class Verification:
         return rows, context
 
     def _seen(self, owners: SequenceOf[int]) -> SeenTokens:
-        """What the requests behind some rows have seen; each request is counted once."""
-        distinct = list(dict.fromkeys(owners))
-        used = [self._owners[owner] for owner in distinct]
+        """What the requests behind some rows have seen, all of which are penalised."""
+        seen, place = self._seen_by_owner
+        return seen.rows(put([place[owner] for owner in owners], self._device))
+
+    @cached_property
+    def _seen_by_owner(self) -> tuple[SeenTokens, dict[int, int]]:
+        """What each penalised request has seen, counted once a step, and its row."""
+        owners = [i for i, owner in enumerate(self._owners) if is_penalised(owner.sampling)]
+        used = [self._owners[owner] for owner in owners]
         seen = seen_tokens(
             [owner.token_ids[: owner.num_prompt] for owner in used],
             [owner.output for owner in used],
             self._device,
         )
-        place = {owner: row for row, owner in enumerate(distinct)}
-        return seen.rows(put([place[owner] for owner in owners], self._device))
-
-    def _decide(self, law: TargetLaw, candidates: Candidates) -> Trees:
-        uniforms = self._test_uniforms(candidates)
-        by_verifier = self._rows_by_verifier(candidates.owners)
-        if len(by_verifier) == 1:
-            name, chosen = next(iter(by_verifier.items()))
-            decided = _decide(VERIFIERS[name], law, candidates.proposal, candidates, chosen, uniforms)
-            return Trees(candidates, law, uniforms, decided)
-        child = torch.full_like(candidates.nodes, -1)
-        threshold = uniforms.new_zeros(len(child))
-        for name, chosen in by_verifier.items():
-            rows = put(chosen, self._device)
-            proposal = replace(candidates.proposal.rows(rows), drawings=candidates.drawings(chosen))
-            part = _decide(VERIFIERS[name], law.rows(rows), proposal, candidates, chosen, uniforms[rows])
-            child[rows], threshold[rows] = part.child, part.threshold
-        return Trees(candidates, law, uniforms, Decision(child, threshold))
-
-    def _final_weights(self, law: TargetLaw, candidates: Candidates, decided: Decision, end: Walk) -> Tensor:
-        """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
-        proposal, none_kept = at_ends(candidates.proposal, decided, candidates.topology, end)
-        by_verifier = self._rows_by_verifier(range(len(self._owners)))
-        if len(by_verifier) == 1:
-            return VERIFIERS[next(iter(by_verifier))].residual(law, proposal, none_kept)
-        weights = law.weights.double()
-        for name, chosen in by_verifier.items():
-            rows = put(chosen, self._device)
-            ended = Decision(none_kept.child[rows], none_kept.threshold[rows])
-            weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
-        return weights
-
-    def _rows_by_verifier(self, owners: SequenceOf[int]) -> Mapping[str, list[int]]:
-        rows: dict[str, list[int]] = {}
-        for row, owner in enumerate(owners):
-            rows.setdefault(self._owners[owner].verifier, []).append(row)
-        return rows
+        return seen, {owner: row for row, owner in enumerate(owners)}
 
     def _test_uniforms(self, candidates: Candidates) -> Tensor:
         uniforms = np.zeros(candidates.proposal.tokens.shape)
         for row, (owner, first, count) in enumerate(candidates.test_slots):
             uniforms[row, :count] = self._owners[owner].tests[first : first + count]
         return put(uniforms, self._device)
-
-    def _bad_in_view(self, bad: Tensor, candidates: Candidates) -> Tensor | bool:
-        """[R] bool: of rules that look at whole trees, those that saw a law that means nothing."""
-        names = {owner.verifier for owner in self._owners}
-        names = {name for name in names if isinstance(VERIFIERS[name], TreeVerifier)}
-        if not names:
-            return False
-        looks = put([owner.verifier in names for owner in self._owners], self._device, torch.bool)
-        owners = put(candidates.owners, self._device)
-        return looks & (torch.zeros(len(looks), device=self._device).index_add_(0, owners, bad.float()) > 0)
-
-
-def _bad_on_the_way(bad: Tensor, candidates: Candidates, roots: Tensor, end: Walk) -> Tensor:
-    """Which walks passed a node whose law means nothing: [R] bool. Nodes that were not kept do not count."""
-    passed = torch.cat([roots[:, None], end.path], dim=1)
-    row = candidates.topology.expanded_row[passed.clamp_min(0)]
-    return (bad[row.clamp_min(0)] & (row >= 0) & (passed >= 0)).any(dim=1)
-
-
-def _decide(
-    verifier: AnyVerifier,
-    law: TargetLaw,
-    proposal: Proposal,
-    candidates: Candidates,
-    rows: SequenceOf[int],
-    uniforms: Tensor,
-) -> Decision:
-    """law, proposal and uniforms are those of ``rows``, ascending, of the candidates."""
-    if isinstance(verifier, TreeVerifier):
-        return verifier.decide_tree(law, proposal, candidates.links(rows), uniforms)
-    return verifier.decide(law, proposal, uniforms)
 
 
 def _outcome(values: list[float], depth: int) -> Outcome:

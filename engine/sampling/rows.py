@@ -98,11 +98,15 @@ def sampling_rows(
     )
 
 
+def is_penalised(p: SamplingParams) -> bool:
+    """Whether tokens already seen count."""
+    return p.presence_penalty != 0 or p.frequency_penalty != 0 or p.repetition_penalty != 1
+
+
 def _is_plain(p: SamplingParams) -> bool:
     """Whether the law is the model's own at some temperature."""
-    penalised = p.presence_penalty != 0 or p.frequency_penalty != 0 or p.repetition_penalty != 1
     truncated = p.top_k != 0 or p.top_p != 1 or p.min_p != 0
-    return not (penalised or truncated or p.logit_bias or p.min_tokens or p.bad_words)
+    return not (is_penalised(p) or truncated or p.logit_bias or p.min_tokens or p.bad_words)
 
 
 def _truncation(
@@ -122,11 +126,7 @@ def _truncation(
 
 
 def _penalties(params: Sequence[SamplingParams], device: torch.device) -> PenaltyRows | None:
-    used = [
-        (i, p)
-        for i, p in enumerate(params)
-        if p.presence_penalty != 0 or p.frequency_penalty != 0 or p.repetition_penalty != 1
-    ]
+    used = [(i, p) for i, p in enumerate(params) if is_penalised(p)]
     if not used:
         return None
     numbers = [[p.presence_penalty, p.frequency_penalty, p.repetition_penalty] for _, p in used]
