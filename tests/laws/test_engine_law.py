@@ -176,7 +176,7 @@ def test_joint_law_of_joint_decisions_on_many_draws(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     rules = {**table.VERIFIERS, "resispec-tree": ManyDraws()}
-    for module in ("scheduler", "runner.verify"):
+    for module in ("scheduler", "runner.decisions"):
         monkeypatch.setattr(f"resispec.engine.{module}.VERIFIERS", rules)
     engine = tiny.engine(
         target(tiny),
