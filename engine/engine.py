@@ -11,7 +11,7 @@ from dataclasses import replace
 from tokenizers import Tokenizer
 
 from resispec.models.compiled.compilation import Compilation
-from resispec.models.compiled.state import CompileStatus
+from resispec.models.compiled.state import CompileState, CompileStatus
 
 from .block import end_block
 from .budget.base import TreeBudget
@@ -51,6 +51,8 @@ from .verifiers.table import VERIFIERS
 
 _log = logging.getLogger(__name__)
 
+_LOOK_AGAIN = 1.0  # seconds, for whoever waits for requests while layers are being compiled
+
 
 class Engine:
     """Continuous batching over one draft-target pair. Not for use by two threads at once."""
@@ -88,7 +90,14 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._ended)
+        """Whether a step would do anything: for requests, or to let compiled layers take over."""
+        compiled = self._compilation is not None and self._compilation.is_over
+        return bool(self._sequences or self._ended or compiled)
+
+    @property
+    def look_again(self) -> float | None:
+        """Seconds after which it may have work without being asked for any; None: never."""
+        return _LOOK_AGAIN if self.info.compilation.state is CompileState.BUILDING else None
 
     @property
     def kv_usage(self) -> float:

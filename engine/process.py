@@ -277,7 +277,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
 def _serve(engine: Any, connection: Connection) -> None:
     sending: tuple[tuple[str, float], ...] = ()  # the phase that ends after its step has been told
     while True:
-        while connection.poll(0 if engine.has_work else None):
+        while connection.poll(0 if engine.has_work else engine.look_again):
             message = connection.recv()
             if isinstance(message, Close):
                 return

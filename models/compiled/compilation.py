@@ -49,12 +49,17 @@ class Compilation:
         self._build = Build(self._specs, root)
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether `advance` has something to do."""
+        return self.status.state is CompileState.BUILDING and not self._thread.is_alive()
+
     def advance(self) -> bool:
         """Swap the compiled layers in if they are ready; True if the status has changed.
 
         To be called between two steps, from the thread that runs them.
         """
-        if self.status.state is not CompileState.BUILDING or self._thread.is_alive():
+        if not self.is_over:
             return False
         try:
             if self._error is None:

@@ -108,6 +108,8 @@ def test_the_end_of_the_engine_ends_what_is_open() -> None:
 class Stepping:
     """An engine with three steps to do."""
 
+    look_again: float | None = None
+
     def __init__(self) -> None:
         self.left = 3
 
@@ -131,3 +133,25 @@ def test_sending_is_a_phase_of_the_next_step() -> None:
     for phases in others:
         assert phases["verify"] == 0.5
         assert 0 < phases["send"] < 1
+
+
+class Waiting(Stepping):
+    """One that has them only when it is looked at for the third time, without anybody asking."""
+
+    look_again = 0.01
+    looks = 0
+
+    @property
+    def has_work(self) -> bool:
+        self.looks += 1
+        return self.looks > 2 and self.left > 0
+
+
+def test_work_that_nobody_asked_for() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    thread = threading.Thread(target=_serve, args=(Waiting(), theirs))
+    thread.start()
+    assert [ours.poll(10) and ours.recv().stats.phase_seconds[0] for _ in range(3)] == [("verify", 0.5)] * 3
+    ours.send(Close())
+    thread.join(10)
+    assert not thread.is_alive()

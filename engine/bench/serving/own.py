@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 
 import httpx2
 
@@ -20,29 +19,25 @@ class OwnServer:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def settle(self, model: str) -> None:
-        """Wait until the target runs as it is going to. Raises BenchError if it cannot be compiled.
-
-        Compiled layers take over between two steps, so there have to be some: of ``model``, a token each.
-        """
+    def settle(self) -> None:
+        """Wait until the target runs as it is going to. Raises BenchError if it cannot be compiled."""
         deadline = time.monotonic() + _COMPILE_SECONDS
         while time.monotonic() < deadline:
-            compilation = self._ask("GET", "/v1/models").json()["data"][0]["compilation"]
+            compilation = self._ask("/v1/models").json()["data"][0]["compilation"]
             if compilation["state"] == "failed":
                 raise BenchError(compilation["note"])
             if compilation["state"] != "building":
                 return
-            self._ask("POST", "/v1/completions", {"model": model, "prompt": "a", "max_tokens": 1})
             time.sleep(0.5)
         raise BenchError(f"the target was not compiled after {_COMPILE_SECONDS:.0f} s")
 
     def phase_seconds(self) -> dict[str, float]:
         """Seconds that its steps have spent in each phase since it started."""
-        return {phase: float(seconds) for phase, seconds in _PHASE.findall(self._ask("GET", "/metrics").text)}
+        return {phase: float(seconds) for phase, seconds in _PHASE.findall(self._ask("/metrics").text)}
 
-    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx2.Response:
+    def _ask(self, path: str) -> httpx2.Response:
         try:
-            answer = httpx2.request(method, self._url + path, json=body, timeout=60.0, trust_env=False)
+            answer = httpx2.get(self._url + path, timeout=60.0, trust_env=False)
             return answer.raise_for_status()
         except httpx2.HTTPError as error:
             raise BenchError(f"{path} gave no answer ({type(error).__name__}: {error})") from error

@@ -160,7 +160,7 @@ def _started(name: str, launch: Launch, console: Console, ready: dict[str, float
             ready[name] = time.monotonic() - began
             own = OwnServer(server.url) if launch.is_ours else None
             if own is not None:
-                own.settle(model)
+                own.settle()
             server.run(False)
         except BenchError as error:
             yield FailedContender(name, error)

@@ -105,6 +105,16 @@ def test_swapped_in_between_steps(tiny: Any, root: Path) -> None:
     assert tokens == plain
 
 
+def test_swapped_in_without_requests(tiny: Any, root: Path) -> None:
+    engine = tiny.engine(tiny.model(0), compiled_folder=root, compile=True)
+    assert engine.look_again is not None
+    engine._compilation.wait()
+    assert engine.has_work
+    assert engine.step().stats.compilation.state is CompileState.ON
+    assert not engine.has_work
+    assert engine.look_again is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mistral", "gemma3_text"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,6 +17,7 @@ resispec_step_seconds_sum{{model="fake",phase="send"}} {send}
 resispec_inter_token_latency_seconds_sum{{model="fake"}} 7.0
 """
 posts = 0
+asks = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -26,12 +27,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
+        global asks
         self.send_response(200)
         self.end_headers()
         if self.path == "/metrics":
             self.wfile.write(METRICS.format(verify=posts * 0.01, send=posts * 0.002).encode())
             return
-        state = "building" if not posts and misbehave == "compiles" else "on"  # until there is a step
+        asks += 1
+        state = "building" if asks < 4 and misbehave == "compiles" else "on"
         compilation = {"state": state, "note": ""}
         if misbehave == "cannot compile":
             compilation = {"state": "failed", "note": "no compiler was found"}
