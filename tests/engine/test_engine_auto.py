@@ -95,7 +95,7 @@ def test_without_trees_nothing_of_drafting_or_verification_runs(
         raise AssertionError("nothing was to be drafted or verified")
 
     monkeypatch.setattr(engine._runner._proposer, "grow", never)
-    for name in ("_decide", "walk", "at_ends"):
+    for name in ("Decisions", "walk"):
         monkeypatch.setattr(verify, name, never)
     requests = [request(name, temperature=temperature) for name, temperature in (("a", 0.0), ("b", 1.0))]
     ran = tiny.run(engine, requests)

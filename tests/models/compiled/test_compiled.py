@@ -116,6 +116,7 @@ def test_swapped_in_without_requests(tiny: Any, root: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a C++ compiler on a busy machine
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mistral", "gemma3_text"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_families(tiny: Any, root: Path, family: str, dtype: torch.dtype) -> None:
