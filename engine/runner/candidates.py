@@ -133,8 +133,9 @@ def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_o
         rows.nodes.append((base[:, None] + grown.parents).flatten())
         child = torch.where(grown.children < 0, -1, base[:, None, None] + grown.children)
         rows.children.append(child.flatten(0, 1))
-        (drawing,) = grown.proposal.drawings
+        (beside_known,) = grown.proposal.drawings
         for tree, candidates in enumerate(trees):
+            drawing = beside_known if candidates.known.num_nodes else group.shape.drawing
             owner, count = first_owner + tree, candidates.row_size(depth)
             rows.owners += [owner] * level.expand
             rows.tests += [(owner, firsts[tree] + node * count, count) for node in range(level.expand)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -128,6 +129,30 @@ def test_a_seed_gives_one_text_in_any_company(
     ran = tiny.run(tight, sampled)
     assert ran.tokens == together
     assert sum(stats.num_preemptions for stats in ran.stats) > 0
+
+
+def test_a_rule_without_chosen_children_goes_on_beside_trees_that_have_some(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one shape, so that they grow together. A step that failed would be run again, and logged."""
+    inject(monkeypatch)
+    config = {"proposers": ("draft", "ngram"), "allow_inexact": True, "baseline_probe_share": 0.0}
+    engine = tiny.engine(tiny.model(0), drafts(tiny, "model"), max_tree_nodes=8, max_step_nodes=64, **config)
+    names = ("specinfer", "resispec-paper")
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    wanted = [
+        Request("specinfer", (5, 6, 7), params, SpeculationParams(verifier="specinfer")),
+        # As many drafted as the other has beside known ones, now and then.
+        Request(
+            "resispec-paper", (5, 6, 7), params, SpeculationParams(verifier="resispec-paper", max_nodes=4)
+        ),
+    ]
+    with caplog.at_level(logging.ERROR):
+        ran = tiny.run(engine, wanted)
+    assert not caplog.records
+    by_source = {name: ran.last[name].metrics.speculation.by_source for name in names}
+    sources = {name: {count.source for count in by_source[name] if count.num_proposed} for name in names}
+    assert sources == {"specinfer": {"draft", "random"}, "resispec-paper": {"draft"}}
 
 
 def test_what_a_verifier_cannot_take_is_refused_when_asked_for(tiny: Any) -> None:
