@@ -70,26 +70,29 @@ def plan_runs(inputs: StepInputs, window: int | None, groups: int, dtype: torch.
 
 
 def _grouped(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+    """Neighbours share a call as long as that costs less than one more for the last of them."""
     first = 0
-    for index in range(1, len(segments)):
-        if not _share(segments[first : index + 1]):
+    shortest = longest = tokens = most_rows = rows = 0  # of the group; a step may have hundreds
+    for index, segment in enumerate(segments):
+        length, kv_length = segment.length, segment.kv_length
+        if index > first:
+            count = index - first + 1
+            low, high, sum_length = min(shortest, length), max(longest, length), tokens + length
+            most, sum_rows = max(most_rows, kv_length), rows + kv_length
+            alike = low == high or (low > 1 and high * count <= _PADDING * sum_length)
+            if (
+                alike
+                and high <= _GATHERED_LENGTH
+                and most * count <= min(_GATHERED_ROWS, _PADDING * sum_rows)
+            ):
+                shortest, longest, tokens, most_rows, rows = low, high, sum_length, most, sum_rows
+                continue
             yield segments[first:index]
             first = index
+        shortest = longest = tokens = length
+        most_rows = rows = kv_length
     if segments:
         yield segments[first:]
-
-
-def _share(segments: Sequence[Segment]) -> bool:
-    """Whether one call for all costs less than one more for the last of them."""
-    lengths = [segment.length for segment in segments]
-    rows = [segment.kv_length for segment in segments]
-    count, longest = len(segments), max(lengths)
-    alike = min(lengths) == longest or (min(lengths) > 1 and longest * count <= _PADDING * sum(lengths))
-    return (
-        alike
-        and longest <= _GATHERED_LENGTH
-        and max(rows) * count <= min(_GATHERED_ROWS, _PADDING * sum(rows))
-    )
 
 
 def _run(

@@ -90,7 +90,7 @@ class Decisions:
     def _decide_into(self, child: Tensor, threshold: Tensor, law: TargetLaw, rows: SequenceOf[int]) -> None:
         """Fill in the decisions at ``rows``, ascending, whose laws are those of ``law``, in order."""
         candidates = self._candidates
-        by_verifier = rows_by_name([self._verifiers[candidates.owners[row]] for row in rows])
+        by_verifier = _rows_by_name([self._verifiers[candidates.owners[row]] for row in rows])
         for name, places in by_verifier.items():
             verifier, chosen = VERIFIERS[name], [rows[place] for place in places]
             index = put(chosen, self._device)
@@ -108,7 +108,7 @@ class Decisions:
     def final_weights(self, law: TargetLaw, decided: Decision, end: Walk) -> Tensor:
         """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
         proposal, none_kept = at_ends(self._candidates.proposal, decided, self._candidates.topology, end)
-        by_verifier = rows_by_name(self._verifiers)
+        by_verifier = _rows_by_name(self._verifiers)
         if len(by_verifier) == 1:
             return VERIFIERS[next(iter(by_verifier))].residual(law, proposal, none_kept)
         weights = law.weights.double()
@@ -135,7 +135,7 @@ class Decisions:
         return passed_bad | (put(whole, self._device, torch.bool) & in_view)
 
 
-def rows_by_name(names: SequenceOf[str]) -> Mapping[str, list[int]]:
+def _rows_by_name(names: SequenceOf[str]) -> Mapping[str, list[int]]:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
