@@ -98,7 +98,9 @@ def test_a_token_tells_where_it_came_from(visit, tiny_server) -> None:
     ask(page, "abcabc")
     finished(page)
     kept = (
-        page.locator(".messages .token.head, .messages .token.tail").filter(has_text=re.compile(r"\S")).first
+        page.locator(".messages .token.head, .messages .token.tail")
+        .filter(has_text=re.compile(r"\S"), visible=True)
+        .first
     )
     kept.hover()
     details = page.get_by_role("tooltip")
@@ -330,7 +332,7 @@ def test_the_server_goes_and_comes_back(visit, serve, tiny_arguments) -> None:
     assert page.locator(".message.user").count() == 2
     # What the first process knew is gone, and a page that has not looked at it before says so.
     page.reload()
-    page.locator(".messages .token").filter(has_text=re.compile(r"\S")).first.click()
+    page.locator(".messages .token").filter(has_text=re.compile(r"\S"), visible=True).first.click()
     expect(page.locator(".inspector")).to_contain_text("has forgotten", timeout=SECONDS)
 
 
@@ -340,7 +342,7 @@ def test_accessibility(visit, tiny_server, scheme: str) -> None:
     set_number(page, "Longest answer", "16")
     ask(page, "abcabc")
     finished(page)
-    tokens(page).filter(has_text=re.compile(r"\S")).last.click()
+    tokens(page).filter(has_text=re.compile(r"\S"), visible=True).last.click()
     expect(page.locator(".step-title")).to_be_visible(timeout=SECONDS)
     for view in ("chat", "race", "exactness"):
         page.locator(f'.views a[href="#{view}"]').click()
