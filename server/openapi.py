@@ -14,7 +14,15 @@ from .middleware import PUBLIC_PATHS
 from .schemas.chat import ChatChunk
 from .schemas.completions import Completion
 from .schemas.errors import ErrorBody
-from .schemas.response import ItemEvent, LifecycleEvent, PartEvent, TextDeltaEvent, TextDoneEvent
+from .schemas.response import (
+    ArgumentsDeltaEvent,
+    ArgumentsDoneEvent,
+    ItemEvent,
+    LifecycleEvent,
+    PartEvent,
+    TextDeltaEvent,
+    TextDoneEvent,
+)
 
 Responses = dict[int | str, dict[str, Any]]
 Links = dict[str, dict[str, Any]]
@@ -29,7 +37,15 @@ ERRORS = {
     503: "The queue is full or the server is shutting down; try again after `Retry-After` seconds.",
 }
 GENERATION = (400, 404, 413, 429, 500, 503)
-EVENTS = (LifecycleEvent, ItemEvent, PartEvent, TextDeltaEvent, TextDoneEvent)
+EVENTS = (
+    LifecycleEvent,
+    ItemEvent,
+    PartEvent,
+    TextDeltaEvent,
+    TextDoneEvent,
+    ArgumentsDeltaEvent,
+    ArgumentsDoneEvent,
+)
 _REF = "#/components/schemas/{model}"
 
 _MESSAGES = [{"role": "user", "content": "Why is the sky blue?"}]

@@ -35,11 +35,7 @@ class Grammars:
 
     async def wanted(self, body: ChatRequest | CompletionRequest | ResponsesRequest) -> StructuredSpec | None:
         """What ``body`` asks of its answer's form. Raises ApiError 400 for what cannot be followed."""
-        if isinstance(body, ResponsesRequest):
-            formatted = _from_text(body.text)
-        else:
-            formatted = _from_response_format(body.response_format)
-        found = _one(formatted, body.structured_outputs)
+        found = asked_form(body)
         if found is None:
             return None
         spec, field = found
@@ -72,6 +68,15 @@ def refuse_other_rules(body: GenerationBody, field: str) -> None:
 
 Wanted = tuple[StructuredSpec, str]
 """What is asked for, and the field that asks."""
+
+
+def asked_form(body: ChatRequest | CompletionRequest | ResponsesRequest) -> Wanted | None:
+    """None: free text. Raises ApiError 400 for two forms at once."""
+    if isinstance(body, ResponsesRequest):
+        formatted = _from_text(body.text)
+    else:
+        formatted = _from_response_format(body.response_format)
+    return _one(formatted, body.structured_outputs)
 
 
 def _one(formatted: Wanted | None, structured_outputs: StructuredOutputs | None) -> Wanted | None:

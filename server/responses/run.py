@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 from resispec.engine.outputs import RequestOutput
@@ -43,17 +43,18 @@ class ResponseRun:
         self._portions = portions
         self._collected = Collected()
         self._cancelled = False
+        self._last_events: list[Event] = []
         self._ending: Ending | None = None
 
     @property
     def conversation(self) -> tuple[Turn, ...]:
-        return (*self._turns, {"role": "assistant", "content": self._collected.text})
+        return (*self._turns, self._writer.turn())
 
     def snapshot(self) -> Response:
         ending = self._ending
         if ending is None and self._cancelled:
             ending = Ending("cancelled", int(time.time()))
-        return self._writer.response(self._collected, ending)
+        return self._writer.response(ending)
 
     def cancel(self) -> bool:
         if self._cancelled or self._ending is not None:
@@ -69,8 +70,8 @@ class ResponseRun:
     async def whole(self) -> str:
         """The finished response as JSON. Raises RequestError, or ApiError 500 for a failed sequence."""
         try:
-            async for _ in self._outputs():
-                pass
+            async for output in self._outputs():
+                self._written(output)
         except (RequestError, ApiError) as exc:
             self._fail(exc)
             raise
@@ -82,17 +83,15 @@ class ResponseRun:
             yield _encode(event)
         try:
             async for output in self._outputs():
-                for portion in self._split(output):
-                    if portion.text or portion.logprobs:
-                        yield _encode(self._writer.delta(portion))
+                for event in self._written(output):
+                    yield _encode(event)
         except (RequestError, ApiError) as exc:
             self._fail(exc)
         except Exception:
             # The status has been sent, so the client can learn of it only here.
             logger.exception("a stream failed")
             self._fail(internal_error())
-        assert self._ending is not None
-        for event in self._writer.end(self._collected, self._ending):
+        for event in self._last_events:
             yield _encode(event)
 
     async def _outputs(self) -> AsyncIterator[RequestOutput]:
@@ -107,8 +106,10 @@ class ResponseRun:
         # Who cancelled it was told so, even if its last token was on the way.
         self._end(replace(ending, status="cancelled", incomplete=None) if self._cancelled else ending)
 
-    def _split(self, output: RequestOutput) -> Iterable[RequestOutput]:
-        return (output,) if self._portions is None else self._portions.split(output)
+    def _written(self, output: RequestOutput) -> list[Event]:
+        """Write an output; the events that tell of it."""
+        portions = (output,) if self._portions is None else self._portions.split(output)
+        return [event for portion in portions for event in self._writer.feed(portion)]
 
     def _fail(self, exc: RequestError | ApiError) -> None:
         if isinstance(exc, RequestError):
@@ -120,6 +121,7 @@ class ResponseRun:
     def _end(self, ending: Ending) -> None:
         if self._ending is None:
             self._ending = ending
+            self._last_events = self._writer.end(ending)
             self._on_end()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..schemas.response import Response
 
-Turn = dict[str, str]
-"""A message as chat templates expect it: role and content."""
+Turn = dict[str, Any]
+"""A message as chat templates expect it: role and content, and what goes with calls."""
 
 
 class Kept(Protocol):

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from resispec.engine.outputs import FinishReason, RequestOutput, TokenLogprobs
+from resispec.engine.outputs import FinishReason, RequestOutput
 from resispec.engine.request import Request
 
 from ..generation import Collected
 from ..logprobs import LogprobFormat
-from ..schemas.logprobs import ContentLogprob
 from ..schemas.response import (
     Event,
     IncompleteDetails,
-    ItemEvent,
-    ItemStatus,
     LifecycleEvent,
     LifecycleType,
-    OutputMessage,
-    OutputText,
-    PartEvent,
     Response,
     ResponseError,
     ResponseUsage,
     TextConfig,
-    TextDeltaEvent,
-    TextDoneEvent,
 )
+from ..schemas.response_tools import FunctionToolBody, ItemStatus, NamedFunctionBody
 from ..schemas.responses import ResponsesRequest, TextFormat
 from ..schemas.usage import MetricsBody, UsageBody
+from ..tools.formats import ToolFormat
+from .items import OutputItems
+from .store import Turn
 
 CANCELLED = "cancelled"
 """Why a sequence was aborted whose response was cancelled."""
@@ -77,7 +73,8 @@ def ending_of(collected: Collected, usage: UsageBody, metrics: MetricsBody | Non
 class ResponseWriter:
     """Writes one response.
 
-    request: what the engine was asked, for the values that were used. logprobs: how to show them; None: not.
+    request: what the engine was asked, for the values that were used. form: how its calls are written;
+    None: it calls nothing. logprobs: how to show them; None: not.
     """
 
     def __init__(
@@ -86,24 +83,25 @@ class ResponseWriter:
         model: str,
         body: ResponsesRequest,
         request: Request,
+        form: ToolFormat | None,
         logprobs: LogprobFormat | None,
         *,
         store: bool,
     ) -> None:
         self.id = response_id
-        self._item_id = f"msg_{response_id.removeprefix('resp_')}"
         self._model = model
         self._body = body
         self._sampling = request.sampling
         wanted = (body.text.format if body.text else None) or TextFormat(type="text")
         self._format = wanted.model_dump(by_alias=True, exclude_none=True)
-        self._logprobs = logprobs
         self._store = store
         self._created = int(time.time())
         self._numbers = itertools.count()
+        self._items = OutputItems(response_id.removeprefix("resp_"), form, logprobs, self._numbers)
 
-    def response(self, collected: Collected, ending: Ending | None) -> Response:
+    def response(self, ending: Ending | None) -> Response:
         """The response with what there is of it so far; no ending: it is under way."""
+        asked = self._body.asked_tools
         return Response(
             id=self.id,
             created_at=self._created,
@@ -115,69 +113,51 @@ class ResponseWriter:
             max_output_tokens=self._body.max_output_tokens,
             metadata=self._body.metadata or {},
             model=self._model,
-            output=[self._item(collected, ending)] if collected.text or ending else [],
+            output=self._items.bodies(_item_status(ending)),
+            parallel_tool_calls=asked.several,
             previous_response_id=self._body.previous_response_id,
             store=self._store,
             temperature=self._sampling.temperature,
             text=TextConfig(format=self._format),
+            tool_choice=asked.choice if asked.named is None else NamedFunctionBody(name=asked.named),
+            tools=[
+                FunctionToolBody(
+                    name=one.name,
+                    description=one.description,
+                    parameters=one.parameters,
+                    strict=bool(one.strict),
+                )
+                for one in asked.functions
+            ],
             top_p=self._sampling.top_p,
             usage=ResponseUsage.of(ending.usage) if ending is not None and ending.usage else None,
             metrics=ending.metrics if ending else None,
         )
 
+    def turn(self) -> Turn:
+        """The answer as chat templates expect it back."""
+        return self._items.turn()
+
     def begin(self) -> Iterator[Event]:
-        """The events before the first text."""
-        nothing = self.response(Collected(), None)
+        """The events before anything was written."""
+        nothing = self.response(None)
         yield self._lifecycle("response.created", nothing)
         yield self._lifecycle("response.in_progress", nothing)
-        yield ItemEvent(
-            type="response.output_item.added",
-            sequence_number=next(self._numbers),
-            item=OutputMessage(id=self._item_id, status="in_progress", content=[]),
-        )
-        yield PartEvent(
-            type="response.content_part.added",
-            sequence_number=next(self._numbers),
-            item_id=self._item_id,
-            part=OutputText(text="", logprobs=[]),
-        )
 
-    def delta(self, output: RequestOutput) -> Event:
-        """The event for further text."""
-        return TextDeltaEvent(
-            sequence_number=next(self._numbers),
-            item_id=self._item_id,
-            delta=output.text,
-            logprobs=self._scores(output.logprobs),
-        )
+    def feed(self, output: RequestOutput) -> list[Event]:
+        """Take in what was written further; its events."""
+        return list(self._items.feed(output))
 
-    def end(self, collected: Collected, ending: Ending) -> Iterator[Event]:
-        """The events after the last text."""
-        item = self._item(collected, ending)
-        yield TextDoneEvent(
-            sequence_number=next(self._numbers),
-            item_id=self._item_id,
-            text=collected.text,
-            logprobs=item.content[0].logprobs,
-        )
-        yield PartEvent(
-            type="response.content_part.done",
-            sequence_number=next(self._numbers),
-            item_id=self._item_id,
-            part=item.content[0],
-        )
-        yield ItemEvent(type="response.output_item.done", sequence_number=next(self._numbers), item=item)
-        yield self._lifecycle(_LAST_EVENT[ending.status], self.response(collected, ending))
+    def end(self, ending: Ending) -> list[Event]:
+        """Take in that nothing follows; the last events."""
+        events = list(self._items.end(_item_status(ending)))
+        return [*events, self._lifecycle(_LAST_EVENT[ending.status], self.response(ending))]
 
     def _lifecycle(self, kind: LifecycleType, response: Response) -> Event:
         return LifecycleEvent(type=kind, sequence_number=next(self._numbers), response=response)
 
-    def _scores(self, scores: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
-        return [] if self._logprobs is None else self._logprobs.chat(scores).content
 
-    def _item(self, collected: Collected, ending: Ending | None) -> OutputMessage:
-        status: ItemStatus = "in_progress" if ending is None else "incomplete"
-        if ending is not None and ending.status == "completed":
-            status = "completed"
-        text = OutputText(text=collected.text, logprobs=self._scores(collected.logprobs))
-        return OutputMessage(id=self._item_id, status=status, content=[text])
+def _item_status(ending: Ending | None) -> ItemStatus:
+    if ending is None:
+        return "in_progress"
+    return "completed" if ending.status == "completed" else "incomplete"

@@ -31,8 +31,8 @@ async def create_chat_completion(
     _check(body, ignore_unknown=state.settings.ignore_unknown_fields)
     envelope = new_envelope("chatcmpl", body, request, state)
     admit(request, state, scope, 1, body.sequences_per_prompt)
-    use = await tool_use(body, state.prompts.template, state.prompts.backend, state.grammars)
     structured = await state.grammars.wanted(body)
+    use = await tool_use(body, state.prompts.template, state.prompts.backend, state.grammars)
     if use is not None:
         structured = use.structured or structured
         body = body.model_copy(update={"skip_special_tokens": False})  # a call may open with a special token
@@ -57,8 +57,9 @@ async def create_chat_completion(
     form = AnswerForm(
         tools=use.form if use else None,
         reasons=may_reason(state.prompts.template),
-        # A grammar leaves no room for reasoning.
-        is_reasoning=structured is None and await _ends_in_reasoning(prompt, state),
+        # A grammar of the whole answer leaves no room for reasoning.
+        is_reasoning=(structured is None or (use is not None and use.has_text))
+        and await _ends_in_reasoning(prompt, state),
     )
     writer = ChatWriter(envelope, requests[0].prompt_token_ids, shown, form)
     return await generate(request, body, requests, writer, state, scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 from fastapi import APIRouter, Depends, Request
@@ -14,10 +15,12 @@ from ..openapi import EVENTS, answers, errors, link
 from ..portions import Portions
 from ..responses.run import ResponseRun
 from ..responses.store import Finished, Kept, Turn
+from ..responses.turns import as_turns
 from ..responses.writer import ResponseWriter
 from ..schemas.response import Deleted, Response
 from ..schemas.responses import ResponsesRequest
 from ..state import AppState, RequestScope, State
+from ..tools.use import tool_use
 from ..translate import check_fields, engine_requests
 from ..writers.base import Shown
 from .generate import admit, start
@@ -42,8 +45,13 @@ async def create_response(
         raise invalid("top_logprobs", "only together with include: ['message.output_text.logprobs']")
     model = state.resolve_model(body.model)
     store = _wants_store(body, state)
-    turns = (*_earlier(body, request, state), *(item.for_template() for item in body.input))
+    turns = as_turns(body.input, _earlier(body, request, state))
     admit(request, state, scope, 1, 1)
+    structured = await state.grammars.wanted(body)
+    use = await tool_use(body, state.prompts.template, state.prompts.backend, state.grammars)
+    if use is not None:
+        structured = use.structured or structured
+        body = body.model_copy(update={"skip_special_tokens": False})  # a call may open with a special token
     system: list[Turn] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     prompt = await state.prompts.chat(
         [*system, *turns],
@@ -51,6 +59,7 @@ async def create_response(
         continue_final_message=False,
         template_kwargs=body.chat_template_kwargs or {},
         field="input",
+        tools=None if use is None else use.tools,
     )
     requests = engine_requests(
         body,
@@ -59,11 +68,12 @@ async def create_response(
         prompt_field="input",
         default_max_tokens=None,
         bad_words=await state.prompts.bad_words(body.bad_words),
-        structured=await state.grammars.wanted(body),
+        structured=structured,
     )
     response_id = f"resp_{uuid.uuid4().hex}"
     logprobs = Shown.of(body, state.prompts.strings).logprobs
-    writer = ResponseWriter(response_id, model, body, requests[0], logprobs, store=store)
+    form = None if use is None else use.form
+    writer = ResponseWriter(response_id, model, body, requests[0], form, logprobs, store=store)
     generation = await start(request, body, requests, state, scope)
     key = request.state.key
 
@@ -143,5 +153,4 @@ def _not_found(response_id: str) -> ApiError:
 
 def _size(kept: Kept) -> int:
     """Bytes of text that are kept with it."""
-    turns = sum(len(turn["content"].encode()) for turn in kept.conversation)
-    return turns + len(kept.snapshot().model_dump_json())
+    return len(json.dumps(kept.conversation)) + len(kept.snapshot().model_dump_json())

@@ -11,7 +11,16 @@ from .common import MAX_LOGPROBS, Body, GenerationBody
 from .logprobs import ChatLogprobs, PromptLogprobs
 from .speculation import ChunkStep
 from .structured import ResponseFormat, StructuredOutputs
-from .tools import MAX_TOOLS, Tool, ToolCall, ToolCallBody, ToolCallDelta, ToolChoice
+from .tools import (
+    MAX_TOOLS,
+    AskedTools,
+    NamedToolChoice,
+    Tool,
+    ToolCall,
+    ToolCallBody,
+    ToolCallDelta,
+    ToolChoice,
+)
 from .usage import Absent, Envelope, MetricsBody, UsageBody
 from .validators import only
 
@@ -145,6 +154,18 @@ class ChatRequest(GenerationBody):
     @property
     def answer_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def asked_tools(self) -> AskedTools:
+        choice = self.tool_choice or "auto"
+        named = choice.function.name if isinstance(choice, NamedToolChoice) else None
+        return AskedTools(
+            functions=[tool.function for tool in self.tools or ()],
+            choice="required" if isinstance(choice, NamedToolChoice) else choice,
+            named=named,
+            several=self.parallel_tool_calls is not False,
+            prefix=".function",
+        )
 
     def token_limit(self) -> tuple[str, int | None]:
         if self.max_completion_tokens is not None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from .logprobs import ContentLogprob
+from .response_tools import FunctionToolBody, ItemStatus, NamedFunctionBody, OutputFunctionCall
+from .tools import ChoiceWord
 from .usage import Absent, MetricsBody, UsageBody
 
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -17,7 +19,6 @@ LifecycleType = Literal[
     "response.incomplete",
     "response.failed",
 ]
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(BaseModel):
@@ -33,6 +34,9 @@ class OutputMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     status: ItemStatus
     content: list[OutputText]
+
+
+OutputItem = Annotated[OutputMessage | OutputFunctionCall, Field(discriminator="type")]
 
 
 class InputTokensDetails(BaseModel):
@@ -98,15 +102,15 @@ class Response(BaseModel):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage]
-    parallel_tool_calls: bool = True
+    output: list[OutputItem]
+    parallel_tool_calls: bool
     previous_response_id: str | None
     service_tier: Literal["default"] = "default"
     store: bool
     temperature: float  # what was used, the model's own default included
     text: TextConfig
-    tool_choice: Literal["auto"] = "auto"
-    tools: Annotated[list[Any], Field(max_length=0)] = []
+    tool_choice: ChoiceWord | NamedFunctionBody
+    tools: list[FunctionToolBody]
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
@@ -133,14 +137,14 @@ class LifecycleEvent(Event):
 
 class ItemEvent(Event):
     type: Literal["response.output_item.added", "response.output_item.done"]
-    output_index: Literal[0] = 0
-    item: OutputMessage
+    output_index: int
+    item: OutputItem
 
 
 class PartEvent(Event):
     type: Literal["response.content_part.added", "response.content_part.done"]
     item_id: str
-    output_index: Literal[0] = 0
+    output_index: int
     content_index: Literal[0] = 0
     part: OutputText
 
@@ -148,7 +152,7 @@ class PartEvent(Event):
 class TextDeltaEvent(Event):
     type: Literal["response.output_text.delta"] = "response.output_text.delta"
     item_id: str
-    output_index: Literal[0] = 0
+    output_index: int
     content_index: Literal[0] = 0
     delta: str
     logprobs: list[ContentLogprob]
@@ -157,7 +161,22 @@ class TextDeltaEvent(Event):
 class TextDoneEvent(Event):
     type: Literal["response.output_text.done"] = "response.output_text.done"
     item_id: str
-    output_index: Literal[0] = 0
+    output_index: int
     content_index: Literal[0] = 0
     text: str
     logprobs: list[ContentLogprob]
+
+
+class ArgumentsDeltaEvent(Event):
+    type: Literal["response.function_call_arguments.delta"] = "response.function_call_arguments.delta"
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class ArgumentsDoneEvent(Event):
+    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str

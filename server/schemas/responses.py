@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from .common import MAX_LOGPROBS, Body, GenerationBody, StreamOptions
+from .response_tools import FunctionCall, FunctionChoice, FunctionTool, ItemStatus, NamedFunction
 from .structured import StructuredOutputs
+from .tools import MAX_TOOLS, AskedTools
 from .validators import check_unicode, only
 
 PARTS = ("input_text", "output_text")
@@ -44,26 +55,62 @@ class InputText(BaseModel):
     text: str
 
 
-class InputItem(Body):
-    """One turn: a message of anyone's, or an output item of an earlier response sent back as it came."""
+Content = Annotated[
+    str,
+    PlainValidator(
+        check_content, json_schema_input_type=str | Annotated[list[InputText], Field(min_length=1)]
+    ),
+]
+
+
+class InputMessage(Body):
+    """A message of anyone's, an assistant's sent back as it came among them."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str,
-        PlainValidator(
-            check_content, json_schema_input_type=str | Annotated[list[InputText], Field(min_length=1)]
-        ),
-    ]
+    content: Content
 
     # Without effect: they say how an output item came about.
     id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
+    status: ItemStatus | None = None
 
     def for_template(self) -> dict[str, str]:
         """The turn as chat templates expect it."""
         return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
 
+
+class FunctionCallOutput(Body):
+    """What a function gave for the call of that id."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(min_length=1)]
+    output: Content
+
+    # Without effect.
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+ITEM_TYPES = ("message", "function_call", "function_call_output")
+
+
+def _kind_of_item(value: object) -> str | None:
+    """The branch of an item, by a name that is no field; None: there is no such type."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    kind = "message" if kind is None else kind
+    return f"a {kind}" if kind in ITEM_TYPES else None
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("a message")]
+    | Annotated[FunctionCall, Tag("a function_call")]
+    | Annotated[FunctionCallOutput, Tag("a function_call_output")],
+    Discriminator(
+        _kind_of_item,
+        custom_error_type="unsupported_parameter",
+        custom_error_message=f"no item of a type supported here: {', '.join(ITEM_TYPES)}",
+    ),
+]
 
 InputItems = Annotated[
     list[InputItem],
@@ -118,6 +165,9 @@ class ResponsesRequest(GenerationBody):
     store: bool | None = None
     text: TextOptions | None = None
     structured_outputs: StructuredOutputs | None = None
+    tools: Annotated[list[FunctionTool] | None, Field(max_length=MAX_TOOLS, fail_fast=True)] = None
+    tool_choice: FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue] | None, Field(max_length=16)] = None
     chat_template_kwargs: dict[str, Any] | None = None
     stream_options: ResponseStreamOptions | None = None
@@ -127,11 +177,8 @@ class ResponsesRequest(GenerationBody):
     conversation: Annotated[Any, only()] = None
     context_management: Annotated[Any, only([])] = None
     max_tool_calls: Annotated[Any, only()] = None
-    parallel_tool_calls: Annotated[Any, only(True, False)] = None
     prompt: Annotated[Any, only()] = None
     reasoning: Annotated[Any, only({})] = None
-    tool_choice: Annotated[Any, only("none", "auto")] = None
-    tools: Annotated[Any, only([])] = None
     truncation: Annotated[Any, only("disabled")] = None
 
     # Of the other endpoints; here they have another name or no place.
@@ -147,3 +194,15 @@ class ResponsesRequest(GenerationBody):
     @property
     def answer_logprobs(self) -> int | None:
         return (self.top_logprobs or 0) if self.include else None
+
+    @property
+    def asked_tools(self) -> AskedTools:
+        choice = self.tool_choice or "auto"
+        named = choice.name if isinstance(choice, NamedFunction) else None
+        return AskedTools(
+            functions=self.tools or (),
+            choice="required" if isinstance(choice, NamedFunction) else choice,
+            named=named,
+            several=self.parallel_tool_calls is not False,
+            prefix="",
+        )

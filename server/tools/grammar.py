@@ -9,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from resispec.engine.grammar.compiler import JSON_LAYOUT
+from resispec.engine.request import StructuredSpec
 
 from .formats import ToolFormat
 
@@ -16,9 +17,14 @@ Signature = tuple[str, dict[str, Any]]  # a tool's name and the schema of its ar
 
 
 def calls_only(
-    form: ToolFormat, tools: Sequence[Signature], tokenizer: tokenizers.Tokenizer, *, several: bool
+    form: ToolFormat,
+    tools: Sequence[Signature],
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    several: bool,
+    answer: str | None = None,
 ) -> str:
-    """One call, or with ``several`` one or more, and no text."""
+    """One call, or with ``several`` one or more, and no text; or what the rule ``answer`` says instead."""
     begin, end = marker(form.begin, tokenizer), marker(form.end, tokenizer)
     space, separator = json.dumps(form.space), json.dumps(form.separator)
     if form.is_list:
@@ -29,7 +35,19 @@ def calls_only(
     else:
         call = f"{begin} {space} object {space} {end}"
         start = f"{call} ({separator} {call})*" if several else call
-    return f"start: {start}\n{_object(form, tools)}"
+    if answer is None:
+        return f"start: {start}\n{_object(form, tools)}"
+    return f"start: {start} | answer\nanswer: {answer}\n{_object(form, tools)}"
+
+
+def rule_of_answer(spec: StructuredSpec) -> str | None:
+    """The body of a rule for an answer of that form; None for a form that cannot be part of a grammar."""
+    if spec.kind == "choice":
+        return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in json.loads(spec.value))
+    if spec.kind not in ("json_schema", "json_object"):
+        return None
+    schema = json.loads(spec.value) if spec.kind == "json_schema" else {"type": "object"}
+    return _json(schema)
 
 
 def calls_in_text(form: ToolFormat, tools: Sequence[Signature], tokenizer: tokenizers.Tokenizer) -> str:
@@ -58,7 +76,10 @@ def _object(form: ToolFormat, tools: Sequence[Signature]) -> str:
     lines = ["object: " + " | ".join(f"tool_{index}" for index in range(len(tools)))]
     for index, (name, schema) in enumerate(tools):
         head = f'{{"name": {json.dumps(name)}, "{form.arguments}": '
-        layout = json.dumps(schema | {"x-guidance": JSON_LAYOUT})
         lines.append(f'tool_{index}: {json.dumps(head)} arguments_{index} "}}"')
-        lines.append(f"arguments_{index}: %json {layout}")
+        lines.append(f"arguments_{index}: {_json(schema)}")
     return "\n".join(lines)
+
+
+def _json(schema: dict[str, Any]) -> str:
+    return f"%json {json.dumps(schema | {'x-guidance': JSON_LAYOUT})}"

@@ -32,7 +32,7 @@ class AnswerReader:
     def __init__(self, form: ToolFormat | None, reasoning: ReasoningSplitter | None = None) -> None:
         self._reasoning = reasoning
         self._parser = CallParser(form) if form is not None else None
-        self._short_ids = form is not None and form.short_ids
+        self._form = form
 
     @property
     def has_called(self) -> bool:
@@ -57,9 +57,11 @@ class AnswerReader:
                 case TextPiece(text):
                     news.content += text
                 case CallBegan(index, name):
+                    assert self._form is not None
+                    call_id = new_call_id(self._form)
                     function = FunctionCallDelta(name=name, arguments="")
                     news.calls.append(
-                        ToolCallDelta(index=index, id=self._new_id(), type="function", function=function)
+                        ToolCallDelta(index=index, id=call_id, type="function", function=function)
                     )
                 case ArgumentsPiece(index, text):
                     if news.calls and news.calls[-1].index == index:
@@ -70,9 +72,11 @@ class AnswerReader:
                         news.calls.append(delta)
         return news
 
-    def _new_id(self) -> str:
-        letters = "".join(secrets.choice(_LETTERS) for _ in range(9 if self._short_ids else 24))
-        return letters if self._short_ids else f"call_{letters}"
+
+def new_call_id(form: ToolFormat) -> str:
+    """A fresh id, of the kind that the model's template takes."""
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(9 if form.short_ids else 24))
+    return letters if form.short_ids else f"call_{letters}"
 
 
 def whole_calls(calls: list[ToolCallDelta]) -> list[ToolCallBody]:

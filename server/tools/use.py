@@ -1,8 +1,9 @@
-"""What a chat request's tools mean: what the template is told, what the answer is held to."""
+"""What a request's tools mean: what the template is told, what the answer is held to."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,11 @@ from resispec.engine.request import StructuredSpec
 
 from ..errors import invalid
 from ..schemas.chat import ChatRequest
-from ..schemas.tools import NamedToolChoice, Tool
-from ..structured import Grammars, refuse_other_rules
+from ..schemas.responses import ResponsesRequest
+from ..schemas.tools import AskedTools, FunctionDefinition
+from ..structured import Grammars, Wanted, asked_form, refuse_other_rules
 from .formats import ToolFormat, tool_format
-from .grammar import Signature, calls_in_text, calls_only
+from .grammar import Signature, calls_in_text, calls_only, rule_of_answer
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -27,66 +29,88 @@ class ToolUse:
     form: ToolFormat
     tools: list[dict[str, Any]]  # for the template
     structured: StructuredSpec | None
+    has_text: bool  # any text may stand beside the calls
 
 
 async def tool_use(
-    body: ChatRequest, template: object, tokenizer: tokenizers.Tokenizer, grammars: Grammars
+    body: ChatRequest | ResponsesRequest,
+    template: object,
+    tokenizer: tokenizers.Tokenizer,
+    grammars: Grammars,
 ) -> ToolUse | None:
-    """None: the answer is text. Raises ApiError 400 naming the tool and the way into its schema."""
-    tools, choice = body.tools or [], body.tool_choice or "auto"
-    _check_names(tools, choice)
-    if not tools or choice == "none":
+    """None: the answer calls nothing. Raises ApiError 400 naming the tool and the way into its schema."""
+    asked = body.asked_tools
+    _check_names(asked)
+    if not asked.functions or asked.choice == "none":
         return None
     form = tool_format(template) if isinstance(template, str) else None
     if form is None:
         raise invalid("tools", "this model's chat template has no place for tools, or none this server knows")
-    forced = choice != "auto"
-    strict = forced or any(tool.function.strict for tool in tools)
+    answer = _answer_beside_calls(asked, asked_form(body))
+    forced = asked.choice != "auto"
+    strict = any(function.strict for function in asked.functions) and not form.is_bare
     structured = None
-    if forced and (body.response_format or body.structured_outputs):
-        given = "structured_outputs" if body.structured_outputs else "response_format"
-        raise invalid(given, "not together with a tool_choice that asks for a call")
-    if strict and (forced or not (form.is_bare or body.response_format or body.structured_outputs)):
-        if isinstance(choice, NamedToolChoice):
-            tools = [tool for tool in tools if tool.function.name == choice.function.name]
-        signatures = await _signatures(body.tools or [], tools, grammars)
-        several = choice == "required" and body.parallel_tool_calls is not False
+    if forced or strict or answer is not None:
+        signatures = await _signatures(asked, grammars)
+        # Beside another form there is no telling whether the model will call at all, but how it will.
+        several = asked.several and asked.named is None
         text = (
-            calls_only(form, signatures, tokenizer, several=several)
-            if forced
+            calls_only(form, signatures, tokenizer, several=several, answer=answer)
+            if forced or answer is not None
             else calls_in_text(form, signatures, tokenizer)
         )
         structured = StructuredSpec("grammar", text)
         refuse_other_rules(body, "tools")
         await grammars.check(structured, "tools")
-    return ToolUse(form, [_for_template(tool) for tool in body.tools or []], structured)
+    has_text = not forced and answer is None
+    return ToolUse(form, [_for_template(function) for function in asked.functions], structured, has_text)
 
 
-async def _signatures(all_tools: list[Tool], used: list[Tool], grammars: Grammars) -> list[Signature]:
+def _answer_beside_calls(asked: AskedTools, wanted: Wanted | None) -> str | None:
+    """The rule for an answer in the form that is asked for besides tools; None: there is none."""
+    if wanted is None:
+        return None
+    spec, field = wanted
+    if asked.choice != "auto":
+        raise invalid(field.partition(".")[0], "not together with a tool_choice that asks for a call")
+    rule = rule_of_answer(spec)
+    if rule is None:
+        raise invalid(field, "not together with tools; json, json_object and choice are")
+    return rule
+
+
+async def _signatures(asked: AskedTools, grammars: Grammars) -> list[Signature]:
     signatures: list[Signature] = []
-    for index, tool in enumerate(all_tools):
-        if tool in used:
-            schema = tool.function.parameters or NO_ARGUMENTS
+    for index, function in enumerate(asked.functions):
+        if asked.named in (None, function.name):
+            schema = function.parameters or NO_ARGUMENTS
             spec = StructuredSpec("json_schema", json.dumps(schema))
-            await grammars.check(spec, f"tools[{index}].function.parameters")
-            signatures.append((tool.function.name, {"type": "object"} | schema))
+            await grammars.check(spec, f"tools[{index}]{asked.prefix}.parameters")
+            signatures.append((function.name, {"type": "object"} | schema))
     return signatures
 
 
-def _check_names(tools: list[Tool], choice: object) -> None:
-    names = [tool.function.name for tool in tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise invalid(f"tools[{index}].function.name", f"two tools are called {name!r}")
-    if not tools and choice not in ("none", "auto"):
+def _check_names(asked: AskedTools) -> None:
+    names: set[str] = set()
+    for index, function in enumerate(asked.functions):
+        if function.name in names:
+            field = f"tools[{index}]{asked.prefix}.name"
+            raise invalid(field, f"two tools are called {function.name!r}")
+        names.add(function.name)
+    if not asked.functions and asked.choice not in ("none", "auto"):
         raise invalid("tool_choice", "only together with tools")
-    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-        raise invalid("tool_choice.function.name", f"{choice.function.name!r} is none of the tools")
+    if asked.named is not None and asked.named not in names:
+        raise invalid(
+            f"tool_choice{asked.prefix}.name",
+            f"{asked.named[:64]!r} is none of the tools: {_some(asked.functions)}",
+        )
 
 
-def _for_template(tool: Tool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.function.name, "description": tool.function.description or ""}
-    return {
-        "type": "function",
-        "function": function | {"parameters": tool.function.parameters or NO_ARGUMENTS},
-    }
+def _some(functions: Sequence[FunctionDefinition]) -> str:
+    names = [function.name for function in functions[:8]]
+    return ", ".join(names + ["..."] * (len(functions) > len(names)))
+
+
+def _for_template(asked: FunctionDefinition) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": asked.name, "description": asked.description or ""}
+    return {"type": "function", "function": function | {"parameters": asked.parameters or NO_ARGUMENTS}}
