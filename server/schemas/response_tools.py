@@ -12,8 +12,12 @@ from .tools import AnyWord, CalledFunction, FunctionDefinition, FunctionType, To
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class FunctionTool(FunctionDefinition):
+class _Typed(Body):
     type: FunctionType
+
+
+class FunctionTool(FunctionDefinition, _Typed):
+    """The type is checked first: tools of other types have other fields, and are refused by their type."""
 
 
 class NamedFunction(Body):

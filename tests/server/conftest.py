@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -35,6 +37,12 @@ from resispec.server.listen import bind
 from resispec.server.settings import ServerSettings
 
 VOCAB_SIZE = 258
+TOOL_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool.function.name }}!<tool_call>{% endfor %}"
+    "{% for message in messages %}{{ message.role[0] }}:{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments.x }})"
+    "{% endfor %};{% endfor %}"
+)
 INFO = EngineInfo(
     target="tiny/target",
     draft="tiny/draft",
@@ -211,6 +219,45 @@ async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
+
+
+@pytest.fixture
+async def tools_http(
+    engine: FakeEngine, tokenizer: prompts.Tokenizer, settings: ServerSettings
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client on an app whose chat template lays out tools."""
+    own = copy.copy(tokenizer)
+    own.chat_template = TOOL_TEMPLATE
+    transport = httpx.ASGITransport(app=create_app(engine, own, settings))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@pytest.fixture
+def script() -> Callable[..., Callable[[Request], tuple[Piece, ...]]]:
+    """Makes an answer of texts that come one by one, and of its end."""
+
+    def make(*texts: str, finish: FinishReason = FinishReason.STOP) -> Callable[[Request], tuple[Piece, ...]]:
+        pieces = [Piece(text, (65,) * len(text)) for text in texts]
+        return lambda _: (*pieces, Piece("", (256,), finish, None))
+
+    return make
+
+
+@pytest.fixture
+def events() -> Callable[[str], list[dict[str, Any]]]:
+    """Reads the events of a response's stream; their names are those in their data."""
+
+    def read(text: str) -> list[dict[str, Any]]:
+        found = []
+        for block in text.split("\n\n")[:-1]:
+            name, data = block.split("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        assert [event["sequence_number"] for event in found] == list(range(len(found)))
+        return found
+
+    return read
 
 
 @pytest.fixture

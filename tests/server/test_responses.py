@@ -36,17 +36,6 @@ async def refused(http, **changes: Any) -> dict[str, Any]:
     return error
 
 
-def events(text: str) -> list[dict[str, Any]]:
-    """The events of a stream; their names are those in their data."""
-    found = []
-    for block in text.split("\n\n")[:-1]:
-        name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    return found
-
-
 async def text_of_last_prompt(http, engine) -> str:
     tokens = list(engine.requests[-1].prompt_token_ids)
     return str((await http.post("/detokenize", json={"tokens": tokens})).json()["prompt"])
@@ -95,7 +84,7 @@ async def test_items(http, engine):
         (FinishReason.ABORT, "incomplete", "server_shutdown"),
     ],
 )
-async def test_incomplete_answers(http, engine, piece, finish, status, reason):
+async def test_incomplete_answers(http, engine, piece, finish, status, reason, events):
     engine.script = lambda _: (piece("He", (72, 101), finish),)
     body = await created(http, max_output_tokens=2)
     assert (body["status"], body["incomplete_details"]) == (status, {"reason": reason})
@@ -112,7 +101,7 @@ async def test_a_deadline(http, slow):
     assert body["output"][0]["content"][0]["text"] == "a"
 
 
-async def test_a_stream(http):
+async def test_a_stream(http, events):
     response = await http.post(CREATE, json=BODY | {"stream": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     found = events(response.text)
@@ -139,7 +128,7 @@ async def test_a_stream(http):
 
 
 @pytest.mark.parametrize("kind", ["engine", "refusal"])
-async def test_failures(http, engine, piece, kind):
+async def test_failures(http, engine, piece, kind, events):
     if kind == "engine":
         engine.script = lambda _: (piece("a", (1,)), piece("", (), FinishReason.ERROR, error="broken"))
     else:
@@ -153,7 +142,7 @@ async def test_failures(http, engine, piece, kind):
     assert (await http.get(f"{CREATE}/{final['response']['id']}")).json()["status"] == "failed"
 
 
-async def test_a_crash_in_a_stream_tells_nothing(http, engine, caplog):
+async def test_a_crash_in_a_stream_tells_nothing(http, engine, caplog, events):
     def crash(_):
         raise ZeroDivisionError("secret")
 

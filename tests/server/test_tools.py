@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,19 +12,11 @@ from tokenizers import AddedToken
 
 from resispec.engine.grammar.compiler import GrammarCompiler
 from resispec.engine.grammar.state import GrammarState
-from resispec.engine.outputs import FinishReason
 from resispec.engine.request import StructuredSpec
-from resispec.server.app import create_app
 from resispec.server.tools.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 from resispec.server.tools.grammar import calls_in_text, calls_only
 
 USER = {"role": "user", "content": "hi"}
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool.function.name }}!<tool_call>{% endfor %}"
-    "{% for message in messages %}{{ message.role[0] }}:{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments.x }})"
-    "{% endfor %};{% endfor %}"
-)
 PARAMETERS = {
     "type": "object",
     "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -41,28 +32,14 @@ def tool(name: str = "f", parameters: object = PARAMETERS, **function: Any) -> d
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": 3}}\n</tool_call>'
 
 
-@pytest.fixture
-async def tools_http(engine, tokenizer, settings) -> AsyncIterator[httpx.AsyncClient]:
-    own = copy.copy(tokenizer)
-    own.chat_template = TEMPLATE
-    transport = httpx.ASGITransport(app=create_app(engine, own, settings))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-
-
 async def chat(http: httpx.AsyncClient, *messages: object, **body: object) -> httpx.Response:
     return await http.post(
         "/v1/chat/completions", json={"messages": list(messages) or [USER], "tools": [tool()], **body}
     )
 
 
-def script(piece, *texts: str):
-    pieces = [piece(text, (65,) * len(text)) for text in texts]
-    return lambda _: (*pieces, piece("", (256,), FinishReason.STOP, None))
-
-
-async def test_a_call_is_told_apart(tools_http, engine, piece, tokenizer):
-    engine.script = script(piece, "Well. ", CALL)
+async def test_a_call_is_told_apart(tools_http, engine, script, tokenizer):
+    engine.script = script("Well. ", CALL)
     body = (await chat(tools_http)).json()
     choice = body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
@@ -76,15 +53,15 @@ async def test_a_call_is_told_apart(tools_http, engine, piece, tokenizer):
     assert not engine.requests[0].sampling.skip_special_tokens
 
 
-async def test_a_call_alone_has_no_content(tools_http, engine, piece):
-    engine.script = script(piece, CALL)
+async def test_a_call_alone_has_no_content(tools_http, engine, script):
+    engine.script = script(CALL)
     message = (await chat(tools_http)).json()["choices"][0]["message"]
     assert message["content"] is None
 
 
-async def test_streamed(tools_http, engine, piece):
+async def test_streamed(tools_http, engine, script):
     engine.script = script(
-        piece, "Well. <tool", '_call>\n{"name": "f", "argu', 'ments": {"x"', ": 3}}\n</tool_call>"
+        "Well. <tool", '_call>\n{"name": "f", "argu', 'ments": {"x"', ": 3}}\n</tool_call>"
     )
     response = await chat(tools_http, stream=True)
     chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
@@ -125,6 +102,17 @@ async def test_answers_of_tools_go_back(tools_http, engine, tokenizer):
             ["text", f"text {CALL}", CALL, f"{CALL}{CALL} and"],
             [CALL.replace("3", "33"), '<tool_call>\n{"name": "h'],
         ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": PARAMETERS}}},
+            [CALL, f"{CALL}\n{CALL}", '{"x": 3}'],
+            ["text", CALL.replace("3", "33"), '{"x": 33}', '{"y": 3}'],
+        ),
+        (
+            {"structured_outputs": {"choice": ["yes", "no"]}, "parallel_tool_calls": False},
+            [CALL, "yes", "no"],
+            ["maybe", f"{CALL}\n{CALL}"],
+        ),
+        ({"response_format": {"type": "json_object"}}, [CALL, '{"y": [1]}'], ["[1]"]),
     ],
 )
 async def test_calls_are_held_to_their_schemas(tools_http, engine, tokenizer, body, accepted, refused):
@@ -195,6 +183,9 @@ BAD = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": Tr
             "tool_choice",
         ),
         ({"tool_choice": "required", "min_tokens": 2}, "min_tokens", "tools"),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, "structured_outputs.grammar", "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "'web_search'"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name", "required"),
         (
             {"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]},
             "messages[0].tool_calls[0].id",
