@@ -35,7 +35,7 @@ from .outputs import (
     StepStats,
     Usage,
 )
-from .request import Request, RequestError, SpeculationMode, SpeculationParams
+from .request import FormHelp, Request, RequestError, SpeculationMode, SpeculationParams
 from .runner.runner import Runner, RunResult
 from .runner.trace import with_forced, with_texts
 from .runner.verify import Outcome
@@ -209,7 +209,8 @@ class Engine:
                     for source in form_sources(sequence.request, sequence.constraint, self._tokenizer):
                         sequence.sources = sequence.sources.behind(source)
                     # The log-probabilities of a token come from the step that it is drawn in.
-                    sequence.runs_ahead = sequence.request.sampling.logprobs is None
+                    takes_forced = FormHelp.FORCED in sequence.request.speculation.form
+                    sequence.runs_ahead = takes_forced and sequence.request.sampling.logprobs is None
                 self._scheduler.add(sequence)
                 continue
             usage, reason = self._usage(sequence), FinishReason.ERROR

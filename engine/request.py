@@ -58,6 +58,14 @@ class SpeculationMode(StrEnum):
     OFF = "off"
 
 
+class FormHelp(StrEnum):
+    """What an answer's form gives beside its masks."""
+
+    FORCED = "forced"  # tokens that it forces are taken at once
+    GRAMMAR = "grammar"  # few open tokens, and what each forces, are candidates
+    PROMPT = "prompt"  # values that the prompt has for a slot are candidates
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
     """Per-request speculation. ``None`` means the server's own setting."""
@@ -69,6 +77,7 @@ class SpeculationParams:
     trace: bool = False  # give a `StepTrace` of every step
     mode: SpeculationMode | None = None
     proposers: tuple[str, ...] | None = None  # who says what may follow; see `EngineInfo.proposers`
+    form: frozenset[FormHelp] = frozenset(FormHelp)  # what a structured answer's form is used for
 
 
 @dataclass(frozen=True, slots=True)

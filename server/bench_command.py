@@ -34,7 +34,9 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     **dict.fromkeys(("batch", "temperature"), frozenset(_Way) - {_Way.FLOOR}),
     "draft": _HERE_OR_PEERS | {_Way.VERIFICATION},
     **dict.fromkeys(("target", "num_threads", "device", "dtype", "offline"), _LOCAL),
-    **dict.fromkeys(("transformers", "assisted", "sweep", "proposers", "modes"), frozenset({_Way.HERE})),
+    **dict.fromkeys(
+        ("transformers", "assisted", "sweep", "proposers", "modes", "forms"), frozenset({_Way.HERE})
+    ),
     **dict.fromkeys(("nodes", "depth", "verifiers"), frozenset({_Way.HERE, _Way.VERIFICATION})),
     "plot": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
@@ -130,6 +132,15 @@ def bench(
         str | None,
         typer.Option(
             help="Modes of speculation to compare: auto,fixed.", show_default=False, rich_help_panel=SWEEP
+        ),
+    ] = None,
+    forms: Annotated[
+        str | None,
+        typer.Option(
+            help="What forms are used for, to compare, with --prompts schema: forced, grammar and prompt, "
+            "several with +, or none: forced+grammar+prompt,forced+grammar,none.",
+            show_default=False,
+            rich_help_panel=SWEEP,
         ),
     ] = None,
     verification: Annotated[
@@ -349,7 +360,7 @@ def _parsed(given: dict[str, Any]) -> dict[str, Any]:
     from resispec.engine.bench.settings import parse_list
 
     kinds: dict[str, Callable[[str], Any]] = {"batch": int, "temperature": float, "rate": float}
-    kinds |= {"prompts": str, "verifiers": str, "proposers": str, "modes": str}
+    kinds |= {"prompts": str, "verifiers": str, "proposers": str, "modes": str, "forms": str}
     return {
         name: parse_list(value, kinds[name], name) if name in kinds and isinstance(value, str) else value
         for name, value in given.items()

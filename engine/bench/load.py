@@ -19,9 +19,9 @@ from resispec.models.load.resolve import locate
 from ..config import DEFAULT
 from ..engine import Engine
 from ..load import build_engine, default_head
-from ..request import SpeculationMode, SpeculationParams
+from ..request import FormHelp, SpeculationMode, SpeculationParams
 from .contenders import PLAIN, SPECULATIVE, TRANSFORMERS, BenchError, Contender, EngineContender
-from .settings import BenchSettings
+from .settings import NO_HELP, BenchSettings
 from .turns import Stopwatch
 
 Loader = Callable[[], list[Contender]]
@@ -95,6 +95,9 @@ def speculations(settings: BenchSettings) -> Iterator[tuple[str, SpeculationPara
         yield f"{SPECULATIVE} {names}", SpeculationParams(proposers=tuple(names.split("+")), mode=mode)
     for name in settings.modes:
         yield f"{SPECULATIVE} {name}", SpeculationParams(mode=SpeculationMode(name))
+    for names in settings.forms:
+        helps = frozenset(FormHelp(name) for name in names.split("+") if name != NO_HELP)
+        yield f"{SPECULATIVE} {names}", SpeculationParams(mode=mode, form=helps)
     if not settings.has_variants and settings.draft is not None:
         yield SPECULATIVE, SpeculationParams(mode=mode)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..config import QUANTIZATIONS, ConfigError, EngineConfig
+from ..request import FormHelp
 from ..tree import DRAFT, plan_shape
 from .forms import FORMS
 from .prompts import PROMPT_SETS
@@ -16,6 +17,8 @@ from .serving.launch import Peer
 from .shapes import SHAPES
 
 T = TypeVar("T", int, float, str)
+
+NO_HELP = "none"  # in a list of what forms are used for
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class BenchSettings:
     verifiers: tuple[str, ...] = ()  # each a contender of its own; empty: the server's own
     proposers: tuple[str, ...] = ()  # the same: a proposer, or several with + between them
     modes: tuple[str, ...] = ()  # the same: auto, fixed
+    forms: tuple[str, ...] = ()  # the same: what answers' forms are used for, with + between, or none
     untrained: bool = False  # the draft's weights are random
     simulate: bool = False  # say of our engines' runs, too, what the simulator makes of them
     trace: Path | None = None  # for what was kept of drafted trees
@@ -91,9 +95,9 @@ class BenchSettings:
         refused = (
             (self.trees and self.draft is None, "draft", "a sweep over trees needs a draft"),
             (
-                (self.verifiers or self.modes) and self.draft is None and not self.proposers,
+                (self.verifiers or self.modes or self.forms) and self.draft is None and not self.proposers,
                 "draft",
-                "verifiers and modes need a draft, or proposers",
+                "verifiers, modes and forms need a draft, or proposers",
             ),
             (
                 self.compile and self.quantization == "int4",
@@ -101,9 +105,9 @@ class BenchSettings:
                 "compile does not go with quantization int4; use int8 or none",
             ),
             (
-                self.trees and (self.verifiers or self.proposers or self.modes),
+                self.trees and (self.verifiers or self.proposers or self.modes or self.forms),
                 "sweep",
-                "trees are compared by themselves; leave out verifiers, proposers and modes",
+                "trees are compared by themselves; leave out verifiers, proposers, modes and forms",
             ),
             (self.trees and self.tree, "sweep", "a sweep has trees of its own"),
             (
@@ -125,6 +129,18 @@ class BenchSettings:
                 any(mode not in ("auto", "fixed") for mode in self.modes),
                 "modes",
                 f"modes is {', '.join(self.modes)}; use auto and fixed",
+            ),
+            (
+                any(
+                    not set(FormHelp).issuperset(names.split("+")) for names in self.forms if names != NO_HELP
+                ),
+                "forms",
+                f"forms is {', '.join(self.forms)}; use {', '.join(FormHelp)} with + between, or none",
+            ),
+            (
+                bool(self.forms) and not all(name in FORMS for name in self.prompts),
+                "forms",
+                f"forms are compared where answers have some: with --prompts {', '.join(FORMS)} alone",
             ),
             (self.untrained and self.draft is None, "untrained", "an untrained draft needs one to resemble"),
             (
@@ -150,7 +166,7 @@ class BenchSettings:
     @property
     def has_variants(self) -> bool:
         """Whether several kinds of speculation are compared."""
-        return bool(self.trees or self.verifiers or self.proposers or self.modes)
+        return bool(self.trees or self.verifiers or self.proposers or self.modes or self.forms)
 
     @property
     def has_forms(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tokenizers import Tokenizer
 
-from ..request import Request
+from ..request import FormHelp, Request
 from ..sources.base import Path, Source
 from ..sources.rates import Guess, Rates
 from .base import Constraint, few_members
@@ -33,11 +33,14 @@ class _Filling:
 
 def form_sources(request: Request, constraint: Constraint, tokenizer: Tokenizer) -> tuple[Source, ...]:
     """What an answer's form gives to draft with, the surest last."""
-    grammar = GrammarSource(constraint)
-    structured = request.sampling.structured
-    if structured is None or structured.kind in ("regex", "choice"):
-        return (grammar,)
-    return SlotSource(constraint, tokenizer, request.prompt_token_ids), grammar
+    wanted, structured = request.speculation.form, request.sampling.structured
+    sources: list[Source] = []
+    has_slots = structured is not None and structured.kind not in ("regex", "choice")
+    if FormHelp.PROMPT in wanted and has_slots:
+        sources.append(SlotSource(constraint, tokenizer, request.prompt_token_ids))
+    if FormHelp.GRAMMAR in wanted:
+        sources.append(GrammarSource(constraint))
+    return tuple(sources)
 
 
 class SlotSource:

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.request import (
+    FormHelp,
     Request,
     SamplingParams,
     SpeculationMode,
@@ -29,6 +30,7 @@ from resispec.engine.request import (
 SPELLED = ("a", "b", "c", "ab")
 EOS = 4
 PROMPT = (3, 1, 2)
+ALL = frozenset(FormHelp)
 WORDS = [
     "".join(letters)
     for length in (1, 2, 3)
@@ -76,18 +78,23 @@ def exact_law(model: Any, words: list[str]) -> dict[tuple[int, ...], float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "verifier", "nodes"),
+    ("words", "verifier", "nodes", "form"),
     [
-        (WORDS, "resispec", 3),
-        (WORDS, "resispec", 9),
-        (WORDS, "resispec-tree", 9),
-        (WORDS, "without-replacement", 9),
-        (STRETCHES, "resispec", 9),
-        (STRETCHES, "resispec-tree", 3),
+        (WORDS, "resispec", 3, ALL),
+        (WORDS, "resispec", 9, ALL),
+        (WORDS, "resispec-tree", 9, ALL),
+        (WORDS, "without-replacement", 9, ALL),
+        (STRETCHES, "resispec", 9, ALL),
+        (STRETCHES, "resispec-tree", 3, ALL),
+        (STRETCHES, "resispec", 9, frozenset({FormHelp.FORCED})),
+        (STRETCHES, "resispec", 9, frozenset({FormHelp.GRAMMAR})),
+        (STRETCHES, "resispec", 9, frozenset()),
     ],
-    ids=lambda value: "-" if isinstance(value, list) else str(value),
+    ids=lambda value: "-" if isinstance(value, list | frozenset) else str(value),
 )
-def test_law_of_answers(tiny: Any, words: list[str], verifier: str, nodes: int) -> None:
+def test_law_of_answers(
+    tiny: Any, words: list[str], verifier: str, nodes: int, form: frozenset[FormHelp]
+) -> None:
     target = LoadedTarget(tiny.model(0, vocab_size=5), tokenizer(), "tiny", 256, 5, (EOS,), {})
     draft = LoadedDraft(256, model=tiny.model(7, vocab_size=5, num_hidden_layers=1))
     config = EngineConfig(
@@ -102,7 +109,7 @@ def test_law_of_answers(tiny: Any, words: list[str], verifier: str, nodes: int) 
     spec = StructuredSpec("choice", json.dumps(words))
     counts: Counter[tuple[int, ...]] = Counter()
     for start in range(0, 4000, 500):
-        speculation = SpeculationParams(verifier=verifier)
+        speculation = SpeculationParams(verifier=verifier, form=form)
         requests = [
             Request(str(i), PROMPT, SamplingParams(structured=spec, seed=i), speculation)
             for i in range(start, start + 500)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from resispec.engine.bench.load import draft_source, speculations
 from resispec.engine.bench.settings import BenchSettings
+from resispec.engine.request import FormHelp
 from resispec.models.head.checkpoint import load_head
 
 
@@ -27,3 +28,12 @@ def test_modes_are_compared_with_the_proposers_named() -> None:
     names = [name for name, _ in speculations(several)]
     assert names == ["speculative draft", "speculative draft+ngram", "speculative auto"]
     assert both.engine_config(64, speculates=True).proposers == ("draft", "ngram")
+
+
+def test_what_forms_are_used_for_is_compared() -> None:
+    settings = BenchSettings(forms=("forced+prompt", "none"), prompts=("schema",))
+    found = {name: wanted.form for name, wanted in speculations(settings)}
+    assert found == {
+        "speculative forced+prompt": {FormHelp.FORCED, FormHelp.PROMPT},
+        "speculative none": frozenset(),
+    }

@@ -6,7 +6,7 @@ import pytest
 
 from resispec.engine.bench.contenders import BenchError, EngineContender
 from resispec.engine.bench.workload import Workload
-from resispec.engine.request import StructuredSpec
+from resispec.engine.request import FormHelp, SpeculationParams, StructuredSpec
 
 FORM = StructuredSpec(
     "json_schema",
@@ -35,6 +35,18 @@ def test_answers_end_where_their_form_ends(grammar_engine, characters):
         assert measured.generation_seconds == ()
     assert plain.full_tokens == plain.tokens - 2  # both were in every step that had no prompt
     assert plain.full_seconds == plain.decode_seconds
+
+
+def test_what_forms_are_used_for_can_be_left_out(grammar_engine, characters):
+    """Without anything, only the draft says what may follow, and nothing is taken at once."""
+    engine = grammar_engine(characters)
+    steps = {}
+    for form in (frozenset(FormHelp), frozenset({FormHelp.FORCED}), frozenset()):
+        speculation = SpeculationParams(form=form)
+        measured = EngineContender("speculative", engine, speculation).run(work())
+        assert measured.tokens == 2 * (ANSWER - MERGED)
+        steps[form] = measured.decode_steps
+    assert steps[frozenset(FormHelp)] <= steps[frozenset({FormHelp.FORCED})] < steps[frozenset()]
 
 
 def test_more_is_not_asked_for_than_they_may_have(grammar_engine, characters):

@@ -248,7 +248,7 @@ def test_the_command_measures_a_url(server, tmp_path, monkeypatch) -> None:
         ),
         (["--peer", "vllm"], "peer is 'vllm'"),
         (["--peer", "vllm=python", "--sweep"], "--sweep does not go with --peer"),
-        (["--verifiers", "target", "--draft", "none"], "verifiers and modes need a draft"),
+        (["--verifiers", "target", "--draft", "none"], "verifiers, modes and forms need a draft"),
         (["--intruder", "100", "--batch", "1"], "batch above 1"),
     ],
 )
