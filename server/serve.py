@@ -25,6 +25,7 @@ from .listen import AddressError, bind, cannot_listen
 from .logging import configure
 from .prompts import load_tokenizer
 from .settings import ServerSettings
+from .without_torch import without_torch
 
 # Longer than clients and load balancers keep idle connections: who sends must be the one who closes.
 KEEP_ALIVE_SECONDS = 75
@@ -67,7 +68,10 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
     with openmp_for_engine():
         client = await EngineProcess.start(settings.engine_config())
     try:
-        tokenizer = await asyncio.to_thread(load_tokenizer, client.info.target_path, settings.chat_template)
+        with without_torch():
+            tokenizer = await asyncio.to_thread(
+                load_tokenizer, client.info.target_path, settings.chat_template
+            )
         app = create_app(client, tokenizer, settings)
         config = uvicorn.Config(
             app,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -65,6 +66,17 @@ def test_health_and_metrics(tiny_server):
     tiny_server.wait_for_metric("request_success_total", lambda value: value == before + 1)
     assert tiny_server.metric("generation_tokens_total") > 0
     assert tiny_server.metric("num_requests_running") == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_server_beside_its_engine_goes_without_torch(tiny_server):
+    def has_torch(pid):
+        return any("libtorch" in area.path for area in psutil.Process(pid).memory_maps())
+
+    server, *others = tiny_server.pids
+    assert not has_torch(server)
+    assert any(map(has_torch, others))
+    assert "PyTorch" not in "".join(tiny_server.stderr)
 
 
 def test_a_disconnect_frees_the_engine(tiny_server):
