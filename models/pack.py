@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .mapped import MappedWeights
+
 
 class PackedLinear(nn.Module):
     """``y = x W^T + b`` with ``W`` packed. Inference only; the plain weight is not kept."""
@@ -40,12 +42,15 @@ def pack_linears(model: nn.Module) -> int:
 def replace_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module | None]) -> int:
     """Put ``make(linear)`` in the place of every `nn.Linear`, where it is not None; returns how many.
 
-    One at a time, so that the weights of one layer at most are there twice.
+    One at a time, so that the weights of one at most are there twice.
     """
     replaced = 0
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+    plain = MappedWeights.of(model)
+    for module in model.modules():  # no list of them, which would keep the plain ones alive
+        for name in [name for name, _ in module.named_children()]:
+            child = getattr(module, name)
             if type(child) is nn.Linear and (new := make(child)) is not None:
                 setattr(module, name, new)
                 replaced += 1
+                plain.release()
     return replaced

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from resispec.models.attention import StepContext, run_model
 from resispec.models.base import StepInputs
 from resispec.models.kv import KVGeometry, KVMemory
+from resispec.models.mapped import MappedWeights
 
 from .attention import fused_attentions
 from .layer import fused_layers
@@ -75,12 +76,18 @@ def fuse(model: nn.Module, geometry: KVGeometry, inputs: StepInputs) -> FusionRe
     with _watched(model) as seen:
         run_model(model, step)
     report = FusionReport()
-    _fuse_within(model, seen, step, report)
+    plain = MappedWeights.of(model)
+    plain.release()
+    _fuse_within(model, seen, step, report, plain)
     return report
 
 
 def _fuse_within(
-    parent: nn.Module, seen: dict[int, _Seen], step: _RecordingStep, report: FusionReport
+    parent: nn.Module,
+    seen: dict[int, _Seen],
+    step: _RecordingStep,
+    report: FusionReport,
+    plain: MappedWeights,
 ) -> None:
     geometry = step.memory.geometry
     for name, part in list(parent.named_children()):
@@ -90,10 +97,11 @@ def _fuse_within(
         if (new := next(fitting, None)) is not None:
             setattr(parent, name, new.train(part.training))
             report.fused[kind] += 1
+            plain.release()
             continue
         if candidates:
             report.differing[kind] += 1
-        _fuse_within(part, seen, step, report)
+        _fuse_within(part, seen, step, report, plain)
         if call and (layers := fused_layers(part)):
             if _same(layers[0], call, geometry.dtype):
                 setattr(parent, name, layers[0].train(part.training))
