@@ -28,7 +28,10 @@ RUN python -m venv /opt/resispec \
 COPY pyproject.toml setup.py README.md LICENSE ./
 RUN pip install -c constraints.txt ".[otel]" && pip uninstall --yes resispec
 
+# The compiler builds our kernels for CPUs and stays behind.
 FROM dependencies AS wheel
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY server server
 COPY engine engine
 COPY models models

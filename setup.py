@@ -1,8 +1,20 @@
-"""Maps the three rooms into the import package ``resispec``; everything else is in pyproject.toml."""
+"""Maps the three rooms into the import package ``resispec``; everything else is in pyproject.toml.
 
-from setuptools import find_namespace_packages, setup
+Kernels for CPUs are built too where there is a C++ compiler; without one the package works all the same.
+"""
+
+import platform
+
+from setuptools import Extension, find_namespace_packages, setup
 
 ROOMS = ("server", "engine", "models")
+# What is built for each kind of machine: models/native/library.py chooses when it runs.
+VARIANTS = {
+    "x86_64": {
+        "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"],
+        "avx2": ["-mavx2", "-mfma"],
+    },
+}
 
 
 def packages() -> list[str]:
@@ -15,12 +27,29 @@ def packages() -> list[str]:
     ]
 
 
+def kernels() -> list[Extension]:
+    """Plain shared libraries, which need none of Python's headers. OpenMP is torch's, so it is not linked."""
+    flags = ["-std=gnu++17", "-O3", "-fopenmp", "-Wno-psabi"]
+    return [
+        Extension(
+            f"resispec.models.native._{variant}",
+            ["models/native/kernels.cpp"],
+            language="c++",
+            extra_compile_args=flags + own,
+            optional=True,
+        )
+        for variant, own in VARIANTS.get(platform.machine(), {"base": []}).items()
+    ]
+
+
 setup(
     packages=packages(),
     package_dir={f"resispec.{room}": room for room in ROOMS},
+    ext_modules=kernels(),
     package_data={
         "": ["py.typed"],
         "resispec.models": ["assets/**"],
+        "resispec.models.native": ["kernels.cpp"],
         "resispec.server": ["page/**", "templates/**"],
     },
 )

@@ -21,7 +21,8 @@ from resispec.models.fit import fit, lay_out
 from resispec.models.graphs import ReplayedModel
 from resispec.models.head.base import StateHead
 from resispec.models.head.step import HeadStepModel
-from resispec.models.kv import KVMemory
+from resispec.models.kernels import suits
+from resispec.models.kv import SEGMENTS, KVMemory
 from resispec.models.medusa import MedusaHeads
 
 from .budget.base import TreeBudget
@@ -106,6 +107,8 @@ def assemble(
     if draft is not None and draft.head is not None:
         draft_geometry = draft.head.geometry(geometry.dtype)
         geometry = replace(geometry, hidden_size=draft_geometry.hidden_size)
+        if not suits(fitted.attention, draft_geometry):
+            draft_attention = SEGMENTS
     elif draft is not None:
         fitted_draft = fit(draft.model, draft.context, attentions)
         draft_geometry, draft_attention = fitted_draft.geometry, fitted_draft.attention

@@ -39,7 +39,7 @@ class EngineConfig:
     max_tree_depth: int | None = None
     max_step_nodes: int | None = None  # candidates per step over all requests; None: by device
     prefix_caching: bool = True
-    attention: str = "auto"  # how the KV memory is read: auto, segments, flex
+    attention: str = "auto"  # how the KV memory is read: auto, rows, segments, flex
     cuda_graphs: bool = True  # on a GPU, record small steps and replay them
     num_threads: int | None = None  # CPU threads of torch; None: physical cores
     offline: bool = False  # never touch a network

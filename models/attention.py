@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import ModelError, StepInputs
 from .kernels import kernel_for
-from .kv import KVMemory
-from .prompt_attention import PromptAttention
-from .runs import Alone, Run, plan_alone, plan_runs
+from .kv import ROWS, KVMemory
+from .native import KINDS, native_kernels
+from .runs import Alone, plan_alone
 
 ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": transformers would treat it so
 STEP_KEYWORD = "resispec_step"
@@ -48,10 +47,9 @@ class StepContext(CacheShape):
     def __init__(self, memory: KVMemory, inputs: StepInputs) -> None:
         self.memory = memory
         self.inputs = inputs
-        self._runs: dict[tuple[int | None, int], tuple[Run, ...]] = {}
-        self._prompts = PromptAttention()
         self._alone: dict[int | None, Alone | None] = {}
         self._kernel = kernel_for(memory, inputs)
+        self._rows = native_kernels() if memory.attention == ROWS else None
         self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -69,6 +67,19 @@ class StepContext(CacheShape):
             self._rotations[id(cos)] = found
         return found[1], found[2]
 
+    def rotate(self, layer: int, heads: Tensor, cos: Tensor, sin: Tensor) -> bool:
+        """Turn queries in place, and write keys, turned, and values to the step's rows, in one kernel.
+
+        heads: [N, query heads + 2 KV heads, D]; cos, sin: [N, 1, D], of `rotation`. False: there is no
+        kernel for this, and nothing has been done.
+        """
+        keys, values = self.memory.layer(layer)
+        fits = heads.dtype in KINDS and heads.dtype is cos.dtype is keys.dtype and heads.is_contiguous()
+        if self._rows is None or not fits or not cos.shape[-1] == heads.shape[-1] == values.shape[-1]:
+            return False
+        self._rows.rotate(heads, cos, sin, self.inputs.rows, keys, values)
+        return True
+
     def alone(self, window: int | None) -> Alone | None:
         """What the only token of a step sees; None for a step of more tokens, or of an unusual one."""
         if window not in self._alone:
@@ -76,42 +87,8 @@ class StepContext(CacheShape):
         return self._alone[window]
 
     def attend(self, query: Tensor, layer: int, scaling: float, window: int | None) -> Tensor:
-        """query: [N, query heads, key dim] -> [N, query heads, value dim].
-
-        The query heads that share a KV head are folded into the query axis, which spares repeating keys
-        and values (stock SDPA repeats them when there is a mask).
-        """
-        if self._kernel is not None:
-            return self._kernel.attend(query, layer, scaling, window)
-        heads, key_dim = query.shape[1:]
-        kv_heads, value_dim = self.memory.geometry.num_kv_heads, self.memory.geometry.value_dim
-        groups = heads // kv_heads
-        runs = self._runs.get((window, groups))
-        if runs is None:
-            runs = plan_runs(self.inputs, window, groups, self.memory.geometry.dtype)
-            self._runs[window, groups] = runs
-        outputs = []
-        for run in runs:
-            count, length = run.count, run.length
-            own = query[run.start : run.start + count * length] if run.queries is None else query[run.queries]
-            if run.in_blocks:
-                keys, values = self.memory.read(layer, run)
-                outputs.append(self._prompts.attend(own, keys[0], values[0], scaling))
-                continue
-            keys, values = self.memory.read(layer, run)
-            if length == 1:  # what is folded lies side by side; most steps are made of these
-                folded = own.view(count, kv_heads, groups, key_dim)
-            else:
-                folded = own.reshape(count, length, kv_heads, groups, key_dim).permute(0, 2, 3, 1, 4)
-                folded = folded.reshape(count, kv_heads, groups * length, key_dim)
-            attended = F.scaled_dot_product_attention(folded, keys, values, attn_mask=run.bias, scale=scaling)
-            if length == 1:
-                unfolded = attended.view(count, heads, value_dim)
-            else:
-                unfolded = attended.view(count, heads, length, value_dim).transpose(1, 2)
-                unfolded = unfolded.reshape(count * length, heads, value_dim)
-            outputs.append(unfolded if run.places is None else unfolded[run.places])
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        """query: [N, query heads, key dim] -> [N, query heads, value dim]."""
+        return self._kernel.attend(query, layer, scaling, window)
 
 
 def run_model(model: Any, step: StepContext) -> Any:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .base import ModelError
 from .causal import chunk_inputs, probe_geometry
 from .device import device_for
 from .fuse import fuse
+from .kernels import suits
 from .kv import SEGMENTS, KVGeometry
 from .pack import pack_linears
 from .quantize import quantize_linears
@@ -26,11 +28,18 @@ def fit(model: Any, max_positions: int, attentions: Sequence[str] = (SEGMENTS,))
     """Fit ``model`` to the KV memory, in place.
 
     attentions: ways to read the KV memory, of which the first one that works is used.
-    Raises ModelError for a model that gives other results on the KV memory than transformers gives.
+    Raises ModelError for a model that gives other results on the KV memory than transformers gives, and
+    where none of them has a kernel for it.
     """
     geometry = probe_geometry(model)
     check = SelfCheck(model, geometry, max_positions)
-    attention, notes = _choose_attention(check, attentions)
+    suitable = [name for name in attentions if suits(name, geometry)]
+    if not suitable:
+        raise ModelError(
+            f"attention {attentions[-1]!r} has no kernel for heads of {geometry.key_dim} numbers in "
+            f"{geometry.dtype}; use 'auto'"
+        )
+    attention, notes = _choose_attention(check, suitable)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     ids = [(6151 * i + 17) % vocabulary for i in range(min(12, max_positions))]
     report = fuse(model, geometry, chunk_inputs(ids, 0, next(model.parameters()).device))

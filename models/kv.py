@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .runs import Run
 
+ROWS = "rows"  # attention by our own kernel for CPUs
 SEGMENTS = "segments"  # attention in calls for one or more requests each, which the host plans
 FLEX = "flex"  # attention of all requests in one kernel
 
@@ -51,7 +52,7 @@ class KVMemory:
         keep_hidden: bool = False,
         attention: str = SEGMENTS,
     ) -> None:
-        """attention: how the rows are read, `SEGMENTS` or `FLEX`."""
+        """attention: how the rows are read: `ROWS`, `SEGMENTS` or `FLEX`."""
         self.attention = attention
         shape = (geometry.num_layers, num_rows, geometry.num_kv_heads)
         self.geometry = geometry

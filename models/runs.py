@@ -99,7 +99,7 @@ def _run(
     segments: Sequence[Segment], positions: Tensor, window: int | None, groups: int, dtype: torch.dtype
 ) -> Run:
     first = segments[0]
-    if _in_blocks(first, positions.device, window, dtype):
+    if in_blocks(first, positions.device, window, dtype):
         return Run(first.start, 1, first.length, first.kv_start, first.kv_length, None, None, in_blocks=True)
     longest = max(segment.kv_length for segment in segments)
     length = max(segment.length for segment in segments)
@@ -138,7 +138,7 @@ def _run(
     )
 
 
-def _in_blocks(segment: Segment, device: torch.device, window: int | None, dtype: torch.dtype) -> bool:
+def in_blocks(segment: Segment, device: torch.device, window: int | None, dtype: torch.dtype) -> bool:
     """Whether a segment, which is longer than those that share a call, is a causal chunk for blocks."""
     sees_all = window is None or segment.kv_length <= window
     is_large = segment.length >= LEAST_TOKENS and segment.kv_length >= LEAST_ROWS

@@ -172,7 +172,7 @@ def bench(
     ] = 256,
     attention: Annotated[
         str,
-        typer.Option(help="How the KV memory is read: auto, segments or flex.", rich_help_panel=FLOOR),
+        typer.Option(help="How the KV memory is read: auto, rows, segments or flex.", rich_help_panel=FLOOR),
     ] = "auto",
     cuda_graphs: Annotated[
         bool,

@@ -178,10 +178,10 @@ class ServerSettings(BaseSettings):
         bool, Field(description="Keep and reuse the KV memory of prompt prefixes.", json_schema_extra=MEMORY)
     ] = True
     attention: Annotated[
-        Literal["auto", "segments", "flex"],
+        Literal["auto", "rows", "segments", "flex"],
         Field(
-            description="How the KV memory is read: segments, a few requests at a time, or, on a GPU, flex, "
-            "all in one kernel. auto: what the device runs best.",
+            description="How the KV memory is read: rows, on a CPU by a kernel of our own; segments, a few "
+            "requests at a time; flex, on a GPU in one kernel. auto: what the device runs best.",
             json_schema_extra=MEMORY,
         ),
     ] = "auto"

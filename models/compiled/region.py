@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .spec import ACTIVATIONS, LayerSpec
+from resispec.models.fuse.activation import ACTIVATIONS
+
+from .spec import LayerSpec
 
 
 class LayerRegion(nn.Module):

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from resispec.models.fuse.activation import activation_name
 from resispec.models.fuse.layer import FusedLayer
 from resispec.models.fuse.mlp import FusedMLP
 from resispec.models.pack import PackedLinear
 from resispec.models.quantize import Int8Linear
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-}
 _WEIGHTS: dict[type, str] = {nn.Linear: "plain", PackedLinear: "packed", Int8Linear: "int8"}
 
 
@@ -139,11 +133,7 @@ def _norms(layer: FusedLayer) -> dict[str, Any]:
 
 
 def _activation(function: Any) -> str:
-    """Known by what it does: the same function goes by many names."""
-    points = torch.linspace(-6, 6, 49)
-    with torch.inference_mode():
-        values = function(points)
-        for name, known in ACTIVATIONS.items():
-            if torch.allclose(known(points), values, rtol=1e-5, atol=1e-6):
-                return name
-    raise CannotCompileError("their activation function is of no known kind")
+    name = activation_name(function)
+    if name is None:
+        raise CannotCompileError("their activation function is of no known kind")
+    return name

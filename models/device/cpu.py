@@ -13,6 +13,8 @@ import psutil
 import torch
 from torch import Tensor
 
+from resispec.models.native import native_kernels
+
 from .base import Numbers
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -23,7 +25,6 @@ class CpuDevice:
     """A `Device` that has done what it was told when the call returns."""
 
     device: torch.device
-    attentions = ("segments",)
     memory_share = 0.4  # the machine has other users
     step_nodes = 8  # a CPU is soon busy with them
     usual_tree = (4, 2)
@@ -45,6 +46,10 @@ class CpuDevice:
             lines = []
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
         return names[0] if names else platform.processor() or platform.machine()
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        return ("segments",) if native_kernels() is None else ("rows", "segments")
 
     @property
     def default_dtype(self) -> torch.dtype:

@@ -58,16 +58,23 @@ class FusedAttention(nn.Module):
         """hidden: [N, H] -> [N, H]; the step's keys and values are in their KV rows afterwards."""
         heads = self.qkv_proj.forward(hidden).view(hidden.shape[0], -1, self.head_dim)
         kv_heads = self.num_kv_heads
-        turned, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
         if self.norms is not None:
             query_norm, key_norm = self.norms
-            turned = torch.cat([query_norm(turned[:, :-kv_heads]), key_norm(turned[:, -kv_heads:])], dim=1)
-        if position_embeddings is not None:
-            cos, sin = step.rotation(*position_embeddings)
+            queries, keys, values = heads.tensor_split((-2 * kv_heads, -kv_heads), dim=1)
+            heads = torch.cat([query_norm(queries), key_norm(keys), values], dim=1)
+        rotation = None if position_embeddings is None else step.rotation(*position_embeddings)
+        if rotation is not None and step.rotate(self.layer, heads, *rotation):
+            return self._attend(heads[:, : -2 * kv_heads], step)
+        turned, values = heads[:, :-kv_heads], heads[:, -kv_heads:]
+        if rotation is not None:
+            cos, sin = rotation
             # x cos + rotate_half(x) sin, the sign being in `sin`: half a turn of the axis swaps the halves.
             turned = torch.addcmul(turned * cos, turned.roll(self.head_dim // 2, -1), sin)
         step.memory.write(self.layer, step.inputs.rows, turned[:, -kv_heads:], values)
-        attended = step.attend(turned[:, :-kv_heads], self.layer, self.scaling, self.window)
+        return self._attend(turned[:, :-kv_heads], step)
+
+    def _attend(self, queries: Tensor, step: StepContext) -> Tensor:
+        attended = step.attend(queries, self.layer, self.scaling, self.window)
         output: Tensor = self.o_proj.forward(attended.flatten(1))
         return output
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from resispec.models.native import KINDS, native_kernels
+
+from .activation import activation_name
 from .linear import join
 
 
@@ -17,12 +20,21 @@ class FusedMLP(nn.Module):
         self.gate_up_proj = gate_up
         self.down_proj = down
         self.activation = activation
+        self._kernels = native_kernels() if activation_name(activation) == "silu" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H]."""
-        gate, up = self.gate_up_proj.forward(x.reshape(-1, x.shape[-1])).chunk(2, dim=-1)
-        out: Tensor = self.down_proj.forward(self.activation(gate) * up)
+        out: Tensor = self.down_proj.forward(self.inner(x.reshape(-1, x.shape[-1])))
         return out.view(x.shape)
+
+    def inner(self, x: Tensor) -> Tensor:
+        """What `down` reads. x: [N, H] -> [N, I]."""
+        both = self.gate_up_proj.forward(x)
+        if self._kernels is not None and both.dtype in KINDS and both.device.type == "cpu":
+            return self._kernels.silu_mul(both)
+        gate, up = both.chunk(2, dim=-1)
+        inner: Tensor = self.activation(gate) * up
+        return inner
 
 
 def fused_mlps(module: Any) -> list[FusedMLP]:

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from resispec.models.native import KINDS, native_kernels
+
 
 class FusedRMSNorm(nn.Module):
     """``x / sqrt(mean(x^2) + eps) * w`` over the last axis, rounded once (Zhang and Sennrich 2019).
@@ -22,10 +24,13 @@ class FusedRMSNorm(nn.Module):
         self._shape = (weight.shape[0],)
         self.eps = eps
         self.weight = weight
+        self._kernels = native_kernels() if weight.device.type == "cpu" else None
         self._twice = torch.cat([weight, weight]) if weight.device.type == "cpu" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., H] -> [..., H] of the same dtype."""
+        if self._kernels is not None and x.dtype in KINDS:
+            return self._kernels.rms_norm(x.contiguous(), self.weight, self.eps)
         if self._twice is None:
             return F.rms_norm(x.float(), self._shape, self.weight, self.eps).to(x.dtype)
         (size,) = self._shape

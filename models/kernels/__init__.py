@@ -1,5 +1,5 @@
-"""Attention that leaves no decision to the host, so that a step can be recorded and replayed."""
+"""Ways of attention over the KV memory."""
 
-from .table import kernel_for
+from .table import kernel_for, suits
 
-__all__ = ["kernel_for"]
+__all__ = ["kernel_for", "suits"]

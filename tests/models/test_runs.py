@@ -15,7 +15,7 @@ from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs
 from resispec.models.graphs.bucket import bucket_for
 from resispec.models.graphs.buffers import StepBuffers
-from resispec.models.kv import FLEX, SEGMENTS, KVGeometry, KVMemory
+from resispec.models.kv import FLEX, ROWS, SEGMENTS, KVGeometry, KVMemory
 from resispec.models.prompt_attention import PromptAttention
 from resispec.models.runs import plan_runs
 
@@ -23,8 +23,8 @@ CPU = torch.device("cpu")
 KV_HEADS, GROUPS, KEY_DIM, VALUE_DIM = 2, 3, 4, 6
 
 
-def memory_of(rows: int) -> KVMemory:
-    memory = KVMemory(KVGeometry(1, KV_HEADS, KEY_DIM, VALUE_DIM, 8, torch.float32), rows, CPU)
+def memory_of(rows: int, value_dim: int = VALUE_DIM) -> KVMemory:
+    memory = KVMemory(KVGeometry(1, KV_HEADS, KEY_DIM, value_dim, 8, torch.float32), rows, CPU)
     memory.keys.normal_()
     memory.values.normal_()
     return memory
@@ -81,7 +81,7 @@ def attended(how: str, query: Tensor, memory: KVMemory, inputs: StepInputs, wind
 
 def dense(query: Tensor, memory: KVMemory, inputs: StepInputs, window: int | None) -> Tensor:
     """One query head of one token at a time."""
-    output = torch.zeros(query.shape[0], query.shape[1], VALUE_DIM)
+    output = torch.zeros(query.shape[0], query.shape[1], memory.geometry.value_dim)
     for segment in inputs.segments:
         for offset in range(segment.length):
             token = segment.start + offset
@@ -121,7 +121,7 @@ SHAPES = {
 @pytest.mark.parametrize(
     ("how", "name"),
     [
-        *itertools.product([SEGMENTS, FLEX], SHAPES),
+        *itertools.product([ROWS, SEGMENTS, FLEX], SHAPES),
         *(("gathered", name) for name, shapes in SHAPES.items() if max(length for length, *_ in shapes) < 64),
     ],
 )
@@ -129,7 +129,7 @@ def test_attention(how: str, name: str, window: int | None, monkeypatch: pytest.
     monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     rng = random.Random(name)
     torch.manual_seed(1)
-    memory = memory_of(900)
+    memory = memory_of(900, KEY_DIM if how == ROWS else VALUE_DIM)
     inputs = step_of(rng, SHAPES[name], 900)
     query = torch.randn(inputs.token_ids.shape[0], KV_HEADS * GROUPS, KEY_DIM)
     expected = dense(query, memory, inputs, window)
@@ -169,9 +169,11 @@ def test_blocks_round_no_more_than_eager_attention(length: int) -> None:
     assert error < 1.05 * (eager - exact).norm() < 0.03 * exact.norm()
 
 
-def test_other_requests_rows_do_not_reach_a_gathered_one() -> None:
+@pytest.mark.parametrize("how", [ROWS, SEGMENTS])
+def test_other_requests_rows_do_not_reach_a_neighbour(how: str) -> None:
     """Not even as NaN: what pads a short request is its own."""
-    memory = memory_of(300)
+    memory = memory_of(300, KEY_DIM)
+    memory.attention = how
     inputs = step_of(random.Random(0), [(1, 30, False), (1, 25, False)], 300)
     query = torch.randn(2, KV_HEADS * GROUPS, KEY_DIM)
     before = StepContext(memory, inputs).attend(query, 0, 0.5, None)

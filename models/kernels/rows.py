@@ -1,0 +1,67 @@
+"""Attention by our own kernel, which reads each request's rows where they lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from resispec.models.base import Segment, StepInputs
+from resispec.models.kv import KVMemory
+from resispec.models.native import NativeKernels
+from resispec.models.runs import in_blocks
+
+from .segments import SegmentAttention
+
+
+class RowAttention:
+    """All segments in one call, but for long chunks of prompts, which are products of large matrices."""
+
+    def __init__(self, memory: KVMemory, inputs: StepInputs, kernels: NativeKernels) -> None:
+        self._memory = memory
+        self._inputs = inputs
+        self._kernels = kernels
+        self._plans: dict[int | None, tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]] = {}
+        # What the table points to must live as long as it does.
+        self._masks = [None if part.mask is None else part.mask.contiguous() for part in inputs.segments]
+
+    def attend(self, query: Tensor, layer: int, scaling: float, window: int | None) -> Tensor:
+        """query: [N, query heads, dim] -> [N, query heads, dim]."""
+        keys, values = self._memory.layer(layer)
+        count, heads, dim = query.shape
+        plan = self._plans.get(window)
+        if plan is None:
+            plan = self._plans[window] = self._plan(window)
+        table, long, others = plan
+        if table is None:
+            return others.attend(query, layer, scaling, window)
+        if query.stride(1) != dim or query.stride(2) != 1:
+            query = query.contiguous()
+        out = query.new_empty(count, heads, dim)
+        self._kernels.attend(out, query, keys, values, table, self._inputs.positions, scaling, window)
+        if long:
+            attended, begin = others.attend(query, layer, scaling, window), 0
+            for part in long:
+                out[part.start : part.start + part.length] = attended[begin : begin + part.length]
+                begin += part.length
+        return out
+
+    def _plan(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
+        """The table of the segments for the kernel, if there are any, and the others."""
+        device, dtype = self._inputs.positions.device, self._memory.geometry.dtype
+        long = tuple(part for part in self._inputs.segments if in_blocks(part, device, window, dtype))
+        table = [
+            (
+                part.start,
+                part.length,
+                part.kv_start,
+                part.kv_length,
+                0 if mask is None else mask.data_ptr(),
+                0 if mask is None else mask.shape[1],
+            )
+            for part, mask in zip(self._inputs.segments, self._masks, strict=True)
+            if part not in long
+        ]
+        others = SegmentAttention(self._memory, replace(self._inputs, segments=long))
+        return torch.tensor(table) if table else None, long, others

@@ -1,0 +1,522 @@
+// Kernels of a decoder layer for CPUs, over the KV memory's rows where they lie.
+//
+// Plain C functions on raw memory, called through ctypes: no header of Python's or torch's is needed to build
+// them. Threads are torch's own: OpenMP is compiled in but not linked, so that its functions are those of the
+// library that torch has loaded, whose threads wait on the cores already. `ops.py` checks what is handed over.
+//
+// Vectors are the compiler's, 16 floats at a time, in whatever registers the target has. Numbers are float32
+// inside, of either storage type, and rounded once on their way out.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace {
+
+constexpr int64_t kLanes = 16;
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Bits __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
+#endif
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline Floats all(float x) { return Floats{} + x; }
+
+inline Floats load(const float* from) {
+  Floats x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline Floats load(const BFloat16* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return (Floats)(__builtin_convertvector(halves, Bits) << 16);
+}
+
+inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
+
+inline void store(BFloat16* to, Floats x) {
+  Bits bits = (Bits)x;
+  Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to the nearest, ties to even
+  rounded = x == x ? rounded : Bits{} + 0x7fc0u;
+  Halves halves = __builtin_convertvector(rounded, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+template <typename T>
+inline Floats load_some(const T* from, int64_t count) {
+  T some[kLanes] = {};
+  std::memcpy(some, from, count * sizeof(T));
+  return load(some);
+}
+
+template <typename T>
+inline void store_some(T* to, Floats x, int64_t count) {
+  T some[kLanes];
+  store(some, x);
+  std::memcpy(to, some, count * sizeof(T));
+}
+
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float sum(Floats x) {
+  x += SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  x += SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+  x += SHUFFLE(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  x += SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  return x[0];
+}
+
+inline float largest(Floats x) {
+  x = larger(x, SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  x = larger(x, SHUFFLE(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  x = larger(x, SHUFFLE(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  x = larger(x, SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+  return x[0];
+}
+
+// The sum of each of 16 vectors, as one: halves, quarters, ... of two vectors are added side by side.
+inline Floats sums(Floats* x) {
+  for (int i = 0; i < 8; ++i)
+    x[i] = SHUFFLE(x[i], x[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           SHUFFLE(x[i], x[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  for (int i = 0; i < 4; ++i)
+    x[i] = SHUFFLE(x[i], x[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+           SHUFFLE(x[i], x[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  for (int i = 0; i < 2; ++i)
+    x[i] = SHUFFLE(x[i], x[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           SHUFFLE(x[i], x[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  return SHUFFLE(x[0], x[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+         SHUFFLE(x[0], x[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+
+// e^x for x <= 88: 2^n e^r with |r| <= ln(2) / 2 and a polynomial for e^r, to about one unit in the last place.
+inline Floats exponential(Floats x) {
+  Floats bounded = larger(x, all(-87.0f));
+  Floats n = bounded * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum is rounded to a whole number
+  n -= 12582912.0f;
+  Floats r = bounded - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+  Floats e = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  e = e * r + 8.3334519073e-3f;
+  e = e * r + 4.1665795894e-2f;
+  e = e * r + 1.6666665459e-1f;
+  e = e * r + 5.0000001201e-1f;
+  e = e * (r * r) + r + 1.0f;
+  Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+  return x < -87.0f ? Floats{} : e * (Floats)power;
+}
+
+inline int64_t whole(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+constexpr int64_t kWorth = 1 << 15;  // numbers: fewer are not worth a second thread
+
+template <typename T>
+void rms_norm(T* out, const T* x, const float* weight, int64_t rows, int64_t size, float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (rows > 1 && rows * size > kWorth)
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* in = x + row * size;
+    Floats squares[2] = {};
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= size; i += 2 * kLanes) {
+      Floats a = load(in + i), b = load(in + i + kLanes);
+      squares[0] += a * a;
+      squares[1] += b * b;
+    }
+    for (; i < size; i += kLanes) {
+      Floats a = size - i < kLanes ? load_some(in + i, size - i) : load(in + i);
+      squares[0] += a * a;
+    }
+    float scale = 1.0f / __builtin_sqrtf(sum(squares[0] + squares[1]) / size + eps);
+    for (i = 0; i + kLanes <= size; i += kLanes) store(out + row * size + i, load(in + i) * scale * load(weight + i));
+    if (i < size) {
+      Floats scaled = load_some(in + i, size - i) * scale * load_some(weight + i, size - i);
+      store_some(out + row * size + i, scaled, size - i);
+    }
+  }
+}
+
+inline Floats silu(Floats x) {
+  // x e^-x overflows for large negative x before the quotient is 0, so the exponent stays below 0.
+  Floats e = exponential(x > 0.0f ? -x : x);
+  return x * (x > 0.0f ? all(1.0f) : e) / (1.0f + e);
+}
+
+template <typename T>
+void silu_mul(T* out, const T* gate_up, int64_t rows, int64_t size, int threads) {
+  const int64_t blocks = whole(size, 512);
+#pragma omp parallel for collapse(2) num_threads(threads) if (rows * size > kWorth / 4)
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t block = 0; block < blocks; ++block) {
+      const T *gate = gate_up + 2 * row * size, *up = gate + size;
+      const int64_t end = block + 1 < blocks ? (block + 1) * 512 : size;
+      int64_t i = block * 512;
+      for (; i + kLanes <= end; i += kLanes) store(out + row * size + i, silu(load(gate + i)) * load(up + i));
+      if (i < end) {
+        Floats y = silu(load_some(gate + i, end - i)) * load_some(up + i, end - i);
+        store_some(out + row * size + i, y, end - i);
+      }
+    }
+}
+
+// Turns queries where they are; keys and values go to their rows of the KV memory.
+template <typename T>
+void rotate(T* qkv, const T* cos, const T* sin, const int64_t* rows, T* keys, T* values, int64_t tokens,
+            int64_t heads, int64_t kv_heads, int64_t dim, int threads) {
+  const int64_t half = dim / 2, width = (heads + 2 * kv_heads) * dim;
+#pragma omp parallel for num_threads(threads) if (tokens > 1 && tokens * width > kWorth)
+  for (int64_t token = 0; token < tokens; ++token) {
+    T* own = qkv + token * width;
+    const T *c = cos + token * dim, *s = sin + token * dim;
+    T* key = keys + rows[token] * kv_heads * dim;
+    for (int64_t head = 0; head < heads + kv_heads; ++head) {
+      const T* in = own + head * dim;
+      T* out = head < heads ? own + head * dim : key + (head - heads) * dim;
+      for (int64_t i = 0; i < half; i += kLanes) {
+        const int64_t count = half - i < kLanes ? half - i : kLanes;
+        Floats a = load_some(in + i, count), b = load_some(in + half + i, count);
+        Floats first = a * load_some(c + i, count) + b * load_some(s + i, count);
+        Floats second = b * load_some(c + half + i, count) + a * load_some(s + half + i, count);
+        store_some(out + i, first, count);
+        store_some(out + half + i, second, count);
+      }
+    }
+    std::memcpy(values + rows[token] * kv_heads * dim, own + (heads + kv_heads) * dim, kv_heads * dim * sizeof(T));
+  }
+}
+
+// Of one segment, as `ops.py` lays it out: its tokens, its KV rows, and what of them its tokens see.
+struct Segment {
+  int64_t start, length;        // tokens of the step
+  int64_t kv_start, kv_length;  // rows they may see, their own included
+  const uint8_t* mask;          // [length, columns]: of the last `columns` rows. Null: causal
+  int64_t columns;
+};
+
+struct Shape {
+  int64_t heads, kv_heads, dim, query_stride, window;  // window: 0: all
+  const int64_t* positions;
+  float scaling;
+};
+
+constexpr int64_t kChunk = 512;    // rows of an item: long contexts are shared among threads
+constexpr int64_t kQueries = 64;   // of an item, about: what it works in stays in cache
+constexpr float kNothing = -1e30f;  // a score that is not seen; finite, so that differences are numbers
+
+struct Item {
+  const Segment* segment;
+  int64_t head, first, count;  // KV head; tokens
+  int64_t row, rows;
+  float* partial;  // [queries, 2 + padded dim]: largest score, sum, weighted values. Null: the output's
+};
+
+// The first of the rows from `row` on, 16 at most, that a token does not see because they come after it.
+inline Ints seen(const Segment& segment, const Shape& shape, int64_t token, int64_t row, int64_t count) {
+  const int64_t plain = segment.mask ? segment.kv_length - segment.columns
+                                     : segment.kv_length - segment.length + token + 1;
+  const int64_t from = shape.window ? shape.positions[segment.start + token] - shape.window + 1 : 0;
+  if (row + count <= plain && row >= from && count == kLanes) return ~Ints{};
+  Ints lanes{};
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = row + i;
+    bool visible = at < plain || (segment.mask && segment.mask[token * segment.columns + at - plain]);
+    lanes[i] = visible && at >= from ? -1 : 0;
+  }
+  return lanes;
+}
+
+// What an item's queries have come to so far, [queries] or [queries, padded dim] each.
+struct Running {
+  float *query, *values, *most, *total;
+};
+
+// 16 rows for Q queries from the n-th on. D: vectors of a head; lanes: which rows each query sees.
+template <typename T, int D, int Q>
+inline void attend_block(const Running& run, int64_t n, const T* const* keys, const T* const* values, const Ints* lanes) {
+  constexpr int64_t width = D * kLanes;
+  const float* query = run.query + n * width;
+  float* sums_of = run.values + n * width;
+  Floats products[Q][kLanes];
+  for (int r = 0; r < kLanes; ++r) {
+    Floats key[D];
+    for (int d = 0; d < D; ++d) key[d] = load(keys[r] + d * kLanes);
+    for (int i = 0; i < Q; ++i) {
+      Floats x = load(query + i * width) * key[0];
+      for (int d = 1; d < D; ++d) x += load(query + i * width + d * kLanes) * key[d];
+      products[i][r] = x;
+    }
+  }
+  float weights[Q][kLanes];
+  Floats x[Q][D];
+  for (int i = 0; i < Q; ++i) {
+    const Floats scores = lanes[i] ? sums(products[i]) : all(kNothing);
+    const float highest = largest(scores);
+    for (int d = 0; d < D; ++d) x[i][d] = load(sums_of + i * width + d * kLanes);
+    if (highest > run.most[n + i]) {
+      const float fade = exponential(all(run.most[n + i] - highest))[0];
+      for (int d = 0; d < D; ++d) x[i][d] *= fade;
+      run.total[n + i] *= fade;
+      run.most[n + i] = highest;
+    }
+    // A row that is not seen weighs nothing even where none is: its score is no lower than `most` then.
+    const Floats own = lanes[i] ? exponential(scores - run.most[n + i]) : Floats{};
+    run.total[n + i] += sum(own);
+    store(weights[i], own);
+  }
+  for (int r = 0; r < kLanes; ++r) {
+    Floats value[D];
+    for (int d = 0; d < D; ++d) value[d] = load(values[r] + d * kLanes);
+    for (int i = 0; i < Q; ++i)
+      for (int d = 0; d < D; ++d) x[i][d] += weights[i][r] * value[d];
+  }
+  for (int i = 0; i < Q; ++i)
+    for (int d = 0; d < D; ++d) store(sums_of + i * width + d * kLanes, x[i][d]);
+}
+
+// As many queries at a time as registers hold.
+template <typename T, int D>
+inline void attend_blocks(const Running& run, int64_t queries, const T* const* keys, const T* const* values,
+                          const Ints* lanes) {
+  constexpr int most = D <= 4 ? 4 : D <= 8 ? 2 : 1;
+  int64_t n = 0;
+  for (; n + most <= queries; n += most) attend_block<T, D, most>(run, n, keys, values, lanes + n);
+  if constexpr (most > 2)
+    if (queries - n == 3) attend_block<T, D, 3>(run, n, keys, values, lanes + n), n += 3;
+  if constexpr (most > 2)
+    if (queries - n == 2) attend_block<T, D, 2>(run, n, keys, values, lanes + n), n += 2;
+  if (queries - n == 1) attend_block<T, D, 1>(run, n, keys, values, lanes + n);
+}
+
+template <typename T, int D>
+void attend_item(const Item& item, const Shape& shape, const T* query, const T* keys, const T* values, T* out,
+                 std::vector<float>& memory, std::vector<Ints>& lanes) {
+  const Segment& segment = *item.segment;
+  const int64_t groups = shape.heads / shape.kv_heads, queries = item.count * groups, dim = shape.dim;
+  constexpr int64_t width = D * kLanes;
+  const int64_t tail = dim - (D - 1) * kLanes;  // numbers in a head's last vector
+  // Few queries read rows where they are; for many, or if heads are no whole vectors, they are widened once.
+  const bool widened = queries > 4 || tail != kLanes;
+  memory.resize(queries * (2 * width + 2) + (widened ? 2 * kLanes * width : 0));
+  lanes.resize(queries);
+  Running run;
+  run.query = memory.data();
+  run.values = run.query + queries * width;
+  run.most = run.values + queries * width;
+  run.total = run.most + queries;
+  float *wide_keys = run.total + queries, *wide_values = wide_keys + kLanes * width;
+  for (int64_t n = 0; n < queries; ++n) {
+    const int64_t token = segment.start + item.first + n / groups, head = item.head * groups + n % groups;
+    const T* from = query + token * shape.query_stride + head * dim;
+    for (int d = 0; d < D; ++d) {
+      Floats x = d + 1 < D || tail == kLanes ? load(from + d * kLanes) : load_some(from + d * kLanes, tail);
+      store(run.query + n * width + d * kLanes, x * shape.scaling);
+      store(run.values + n * width + d * kLanes, Floats{});
+    }
+    run.most[n] = kNothing;
+    run.total[n] = 0;
+  }
+  for (int64_t row = item.row; row < item.row + item.rows; row += kLanes) {
+    const int64_t count = item.row + item.rows - row < kLanes ? item.row + item.rows - row : kLanes;
+    for (int64_t n = 0; n < queries; ++n)
+      lanes[n] = n % groups ? lanes[n - 1] : seen(segment, shape, item.first + n / groups, row, count);
+    const T *key[kLanes], *value[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) {
+      const int64_t at = segment.kv_start + row + (r < count ? r : count - 1);
+      key[r] = keys + (at * shape.kv_heads + item.head) * dim;
+      value[r] = values + (at * shape.kv_heads + item.head) * dim;
+    }
+    if (!widened) {
+      attend_blocks<T, D>(run, queries, key, value, lanes.data());
+      continue;
+    }
+    const float *wide_key[kLanes], *wide_value[kLanes];
+    for (int64_t r = 0; r < kLanes; ++r) {
+      wide_key[r] = wide_keys + r * width;
+      wide_value[r] = wide_values + r * width;
+      for (int d = 0; d < D; ++d) {
+        const int64_t i = d * kLanes;
+        const bool is_whole = d + 1 < D || tail == kLanes;
+        store(wide_keys + r * width + i, is_whole ? load(key[r] + i) : load_some(key[r] + i, tail));
+        store(wide_values + r * width + i, is_whole ? load(value[r] + i) : load_some(value[r] + i, tail));
+      }
+    }
+    attend_blocks<float, D>(run, queries, wide_key, wide_value, lanes.data());
+  }
+  for (int64_t n = 0; n < queries; ++n) {
+    if (item.partial) {
+      float* to = item.partial + n * (2 + width);
+      to[0] = run.most[n];
+      to[1] = run.total[n];
+      std::memcpy(to + 2, run.values + n * width, width * sizeof(float));
+      continue;
+    }
+    const int64_t token = segment.start + item.first + n / groups, head = item.head * groups + n % groups;
+    T* to = out + (token * shape.heads + head) * dim;
+    for (int d = 0; d < D; ++d) {
+      Floats x = load(run.values + n * width + d * kLanes) / run.total[n];
+      if (d + 1 < D || tail == kLanes) store(to + d * kLanes, x);
+      else store_some(to + d * kLanes, x, tail);
+    }
+  }
+}
+
+// Chunks of a long context, in order, whoever made them when: the sum does not depend on threads.
+template <typename T>
+void join(const Item& item, int64_t chunks, int64_t width, const Shape& shape, T* out) {
+  const int64_t groups = shape.heads / shape.kv_heads, queries = item.count * groups, dim = shape.dim;
+  const int64_t stride = 2 + width;
+  for (int64_t n = 0; n < queries; ++n) {
+    const float* parts = item.partial + n * stride;
+    float most = kNothing, total = 0;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const float own = parts[c * queries * stride];
+      most = own > most ? own : most;
+    }
+    float sum_of[kLanes * kLanes] = {};
+    for (int64_t c = 0; c < chunks; ++c) {
+      const float* part = parts + c * queries * stride;
+      const float share = exponential(all(part[0] - most))[0];
+      total += part[1] * share;
+      for (int64_t d = 0; d < width; d += kLanes) store(sum_of + d, load(sum_of + d) + load(part + 2 + d) * share);
+    }
+    const int64_t token = item.segment->start + item.first + n / groups, head = item.head * groups + n % groups;
+    T* to = out + (token * shape.heads + head) * dim;
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      const int64_t count = dim - d < kLanes ? dim - d : kLanes;
+      store_some(to + d, load(sum_of + d) / total, count);
+    }
+  }
+}
+
+inline int64_t first_in_window(const Segment& segment, const Shape& shape, int64_t first, int64_t count) {
+  if (!shape.window) return 0;
+  int64_t least = INT64_MAX;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t position = shape.positions[segment.start + first + i];
+    least = position < least ? position : least;
+  }
+  return least - shape.window + 1 > 0 ? least - shape.window + 1 : 0;
+}
+
+template <typename T, int D>
+void attend(const Segment* segments, int64_t count, const Shape& shape, const T* query, const T* keys,
+            const T* values, T* out, int threads) {
+  const int64_t groups = shape.heads / shape.kv_heads, width = D * kLanes;
+  std::vector<Item> items, joined;
+  std::vector<int64_t> chunks_of;
+  int64_t work = 0, memory = 0;
+  for (int64_t s = 0; s < count; ++s) {
+    const Segment& segment = segments[s];
+    const int64_t tokens = kQueries / groups > 0 ? kQueries / groups : 1;
+    work += segment.length * shape.heads * segment.kv_length;
+    for (int64_t first = 0; first < segment.length; first += tokens) {
+      const int64_t own = segment.length - first < tokens ? segment.length - first : tokens;
+      // Rows that any of these tokens sees: up to the last of them, and from the first window on.
+      const int64_t end = segment.mask ? segment.kv_length : segment.kv_length - segment.length + first + own;
+      const int64_t begin = first_in_window(segment, shape, first, own) / kLanes * kLanes;
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        if (end - begin <= kChunk) {
+          items.push_back({&segment, head, first, own, begin, end - begin, nullptr});
+          continue;
+        }
+        const int64_t size = own * groups * (2 + width), before = begin / kChunk, needed = whole(end, kChunk);
+        joined.push_back({&segment, head, first, own, 0, 0, (float*)memory});  // an offset, for now
+        chunks_of.push_back(needed - before);
+        for (int64_t c = before; c < needed; ++c, memory += size) {
+          const int64_t row = c == before ? begin : c * kChunk, left = (c + 1) * kChunk < end ? (c + 1) * kChunk : end;
+          items.push_back({&segment, head, first, own, row, left - row, (float*)(memory + 1)});
+        }
+      }
+    }
+  }
+  std::vector<float> partial(memory);
+  for (Item& item : items)
+    if (item.partial) item.partial = partial.data() + ((int64_t)item.partial - 1);
+  for (Item& item : joined) item.partial = partial.data() + (int64_t)item.partial;
+  const int64_t total = items.size(), merged = joined.size();
+#pragma omp parallel num_threads(threads) if (total > 1 && work * shape.dim > 3 * kWorth)
+  {
+    std::vector<float> memory_of;
+    std::vector<Ints> lanes;
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < total; ++i)
+      attend_item<T, D>(items[i], shape, query, keys, values, out, memory_of, lanes);
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < merged; ++i) join(joined[i], chunks_of[i], width, shape, out);
+  }
+}
+
+template <typename T>
+int attend_for(const Segment* segments, int64_t count, const Shape& shape, const void* query, const void* keys,
+               const void* values, void* out, int threads) {
+#define CASE(D)                                                                                            \
+  case D:                                                                                                  \
+    attend<T, D>(segments, count, shape, (const T*)query, (const T*)keys, (const T*)values, (T*)out, threads); \
+    return 0
+  switch (whole(shape.dim, kLanes)) {
+    CASE(1);
+    CASE(2);
+    CASE(4);
+    CASE(5);
+    CASE(6);
+    CASE(8);
+    CASE(16);
+    default: return 1;
+  }
+#undef CASE
+}
+
+}  // namespace
+
+// `kind` is 0 for float32 and 1 for bfloat16; tensors are contiguous.
+extern "C" {
+
+// out, x: [rows, size]; weight: [size] float32.
+void resispec_rms_norm(void* out, const void* x, const float* weight, int64_t rows, int64_t size, float eps,
+                       int kind, int threads) {
+  if (kind) rms_norm((BFloat16*)out, (const BFloat16*)x, weight, rows, size, eps, threads);
+  else rms_norm((float*)out, (const float*)x, weight, rows, size, eps, threads);
+}
+
+// out: [rows, size]; gate_up: [rows, 2 * size], the gate first.
+void resispec_silu_mul(void* out, const void* gate_up, int64_t rows, int64_t size, int kind, int threads) {
+  if (kind) silu_mul((BFloat16*)out, (const BFloat16*)gate_up, rows, size, threads);
+  else silu_mul((float*)out, (const float*)gate_up, rows, size, threads);
+}
+
+// qkv: [tokens, heads + 2 * kv_heads, dim]; cos, sin: [tokens, dim], the first half of the sines negated;
+// rows: [tokens]; keys, values: a layer's [KV rows, kv_heads, dim].
+void resispec_rotate(void* qkv, const void* cos, const void* sin, const int64_t* rows, void* keys, void* values,
+                     int64_t tokens, int64_t heads, int64_t kv_heads, int64_t dim, int kind, int threads) {
+  if (kind)
+    rotate((BFloat16*)qkv, (const BFloat16*)cos, (const BFloat16*)sin, rows, (BFloat16*)keys, (BFloat16*)values,
+           tokens, heads, kv_heads, dim, threads);
+  else
+    rotate((float*)qkv, (const float*)cos, (const float*)sin, rows, (float*)keys, (float*)values, tokens, heads,
+           kv_heads, dim, threads);
+}
+
+// out: [tokens, heads, dim]; query: heads of a token side by side, tokens `query_stride` apart; segments: [count, 6];
+// positions: [tokens]; keys, values as above. 0, or 1 for a size of head that is not built.
+int resispec_attend(void* out, const void* query, const void* keys, const void* values, const void* segments,
+                    int64_t count, const int64_t* positions, int64_t heads, int64_t kv_heads, int64_t dim,
+                    int64_t query_stride, int64_t window, float scaling, int kind, int threads) {
+  const Shape shape{heads, kv_heads, dim, query_stride, window, positions, scaling};
+  const Segment* all_segments = (const Segment*)segments;
+  return kind ? attend_for<BFloat16>(all_segments, count, shape, query, keys, values, out, threads)
+              : attend_for<float>(all_segments, count, shape, query, keys, values, out, threads);
+}
+}
