@@ -11,6 +11,8 @@ from torch import Tensor
 from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs, StepOutputs
 from resispec.models.head.base import StateHead
+from resispec.models.head.fused import FusedHead
+from resispec.models.head.module import HeadModule
 from resispec.models.kv import KVMemory
 from resispec.models.pack import pack_linears
 
@@ -29,6 +31,7 @@ class HeadStepModel:
         self._head = head
         self._embedding = head.embedding(target)
         self._readout = head.readout(target, vocab_ids, memory.geometry.dtype)
+        self._fused = FusedHead(head) if type(head) is HeadModule else None
 
     @property
     def max_positions(self) -> int:
@@ -46,7 +49,11 @@ class HeadStepModel:
             return step.attend(query, 0, query.shape[-1] ** -0.5, None)
 
         embedded = self._embedding(inputs.token_ids)
-        states = self._head(embedded, inputs.hidden.to(embedded.dtype), inputs.positions, attention)
+        hidden = inputs.hidden.to(embedded.dtype)
+        if self._fused is not None:
+            states = self._fused.run(embedded, hidden, inputs.positions, step)
+        else:
+            states = self._head(embedded, hidden, inputs.positions, attention)
         logits = self._readout(states[inputs.logits_index])
         return StepOutputs(logits.float(), states)
 
@@ -55,7 +62,7 @@ class HeadStepModel:
 
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels."""
-        pack_linears(self._head)
+        pack_linears(self._head if self._fused is None else self._fused)
         pack_linears(self._readout)
 
 
