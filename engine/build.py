@@ -102,7 +102,7 @@ def assemble(
     there = device_for(device)
     attentions = _attentions(config, there)
     fitted = fit(model, target.context, attentions)
-    geometry, notes = fitted.geometry, notes + fitted.notes
+    geometry, notes = fitted.geometry, notes + there.shortcomings + fitted.notes
     draft_geometry, draft_attention = None, fitted.attention
     if draft is not None and draft.head is not None:
         draft_geometry = draft.head.geometry(geometry.dtype)

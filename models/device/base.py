@@ -112,6 +112,11 @@ class Device(Protocol):
         """Whether kernels are written for it at run time, with what torch brings."""
         ...
 
+    @property
+    def shortcomings(self) -> tuple[str, ...]:
+        """What makes steps take longer than they would have to: sentences for whoever serves on it."""
+        ...
+
     def packs(self, dtype: torch.dtype) -> bool:
         """Whether linear layers of ``dtype`` run quicker as `PackedLinear`."""
         ...

@@ -52,6 +52,14 @@ class CpuDevice:
         return ("segments",) if native_kernels() is None else ("rows", "segments")
 
     @property
+    def shortcomings(self) -> tuple[str, ...]:
+        if native_kernels() is not None:
+            return ()
+        return (
+            "The kernels for CPUs were not built, so steps take longer; with a C++ compiler, install again.",
+        )
+
+    @property
     def default_dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.packs(torch.bfloat16) else torch.float32
 

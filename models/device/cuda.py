@@ -31,6 +31,7 @@ class CudaDevice:
     reads_freely = False
     row_block = None
     generates_kernels = True
+    shortcomings = ()
 
     @classmethod
     def count(cls) -> int:

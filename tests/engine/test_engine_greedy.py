@@ -63,6 +63,7 @@ def test_speculation_gives_the_models_own_greedy_text(tiny: Any, family: str) ->
         "plain": tiny.engine(tiny.model(0, family)),
         "speculative": tiny.engine(tiny.model(0, family), close_draft(tiny, family)),
         "one at a time": tiny.engine(tiny.model(0, family), close_draft(tiny, family), max_num_seqs=1),
+        "segments": tiny.engine(tiny.model(0, family), close_draft(tiny, family), attention="segments"),
     }.items():
         ran = tiny.run(engine, greedy())
         assert ran.tokens == expected, name

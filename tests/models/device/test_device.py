@@ -107,3 +107,11 @@ def test_the_first_device_of_a_kind_needs_the_kind_to_be_there(monkeypatch: pyte
     assert find_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(ModelError, match="2 CUDA devices are visible"):
         find_device("cuda:2")
+
+
+def test_a_cpu_without_our_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resispec.models.device.cpu.native_kernels", lambda: None)
+    there = device_for(torch.device("cpu"))
+    assert there.attentions == ("segments",)
+    (sentence,) = there.shortcomings
+    assert "not built" in sentence

@@ -16,7 +16,9 @@ from resispec.models.kv import ROWS, SEGMENTS, KVMemory
 from resispec.models.native import native_kernels
 
 H, VOCABULARY = 64, 50
-CONFIG = HeadConfig(H, 6, 2, 16, 40, 1e4, 1e-5, 128, 20, TargetFingerprint("tiny", VOCABULARY, H, "-", (0.0,)))
+CONFIG = HeadConfig(
+    H, 6, 2, 16, 40, 1e4, 1e-5, 128, 20, TargetFingerprint("tiny", VOCABULARY, H, "-", (0.0,))
+)
 
 
 class Target:
