@@ -24,7 +24,8 @@ class FusedHead(nn.Module):
         config = head.config
         qkv = join([head.q_proj, head.k_proj, head.v_proj])
         gate_up = join([head.gate_proj, head.up_proj])
-        assert qkv is not None and gate_up is not None, "a head's layers are plain ones"
+        assert qkv is not None, "a head's layers are plain ones"
+        assert gate_up is not None, "a head's layers are plain ones"
         self.embedding_norm, self.hidden_norm = _fused(head.embedding_norm), _fused(head.hidden_norm)
         self.fuse = head.fuse
         attention = FusedAttention(
