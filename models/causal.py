@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .attention import ATTENTION_NAME, CacheShape, StepContext, register_attention, run_model
 from .base import ModelError, Segment, StepInputs, StepOutputs
-from .head.tap import LayerInputs
+from .head.tap import StateTap
 from .kv import KVGeometry, KVMemory
 from .pack import pack_linears
 
@@ -69,9 +69,7 @@ class CausalModel:
     needs_hidden = False
     vocab_ids: Tensor | None = None
 
-    def __init__(
-        self, model: Any, memory: KVMemory, max_positions: int, tap: LayerInputs | None = None
-    ) -> None:
+    def __init__(self, model: Any, memory: KVMemory, max_positions: int, tap: StateTap | None = None) -> None:
         """tap: where in ``model`` the states are that ``memory`` keeps; None: they are the last ones."""
         register_attention()
         model.set_attn_implementation(ATTENTION_NAME)
@@ -97,7 +95,7 @@ class CausalModel:
         assert hidden is not None
         hidden = hidden[0]
         if self.memory.hidden is not None:
-            kept = hidden if self._tap is None else self._tap.take()
+            kept = hidden if self._tap is None else self._tap.take(hidden)
             self.memory.hidden.index_copy_(0, inputs.rows, kept.to(self.memory.hidden.dtype))
         return StepOutputs(output.logits[0].float(), hidden)
 

@@ -83,6 +83,10 @@ def distill(
     layers: Annotated[
         int | None, typer.Option(help="Layers of a model (default: 4).", show_default=False)
     ] = None,
+    target_layer: Annotated[
+        list[int] | None,
+        typer.Option(help="A layer of the target, from 0, whose input a head reads as well; repeat."),
+    ] = None,
     start_from: Annotated[
         Path | None, typer.Option(help="Folder of an earlier head of this target, to train it further.")
     ] = None,
@@ -97,6 +101,13 @@ def distill(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="At its highest (default: 0.0015); less for a draft that is trained further.",
+            show_default=False,
+        ),
+    ] = None,
     vocab: Annotated[
         int | None, typer.Option(help="Tokens that a head may propose (default: 8192).", show_default=False)
     ] = None,
@@ -120,12 +131,14 @@ def distill(
             out=out,
             kind=kind,
             layers=layers,
+            target_layers=tuple(target_layer or ()),
             start_from=start_from,
             data=tuple(data or ()),
             prompts=prompts,
             generate_tokens=generate_tokens,
             steps=steps,
             minutes=minutes,
+            learning_rate=learning_rate,
             vocab=vocab,
             seed=seed,
             device=device,

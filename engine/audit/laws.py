@@ -39,12 +39,10 @@ class LawSource:
         self._num_ids = target.num_ids
         self._device = next(model.parameters()).device
         geometry = probe_geometry(model)
-        tap = None
         self._draft: StepModel
         if draft.head is not None:
             own = draft.head.geometry(geometry.dtype)
             geometry = replace(geometry, hidden_size=own.hidden_size)
-            tap = draft.head.tap(model)
             memory = KVMemory(own, num_positions, self._device)
             # Before the engine is there, which may lay the output matrix out for the CPU's kernels.
             self._draft = HeadStepModel(draft.head, draft.vocab_ids, model, memory)
@@ -53,6 +51,8 @@ class LawSource:
             self._draft = CausalModel(draft.model, memory, draft.context)
         self._memory = KVMemory(geometry, num_positions, self._device, keep_hidden=True)
         self._engine = assemble(config, target, None)
+        # After that: the engine may have put other layers in the place of those that were loaded.
+        tap = draft.head.tap(model) if draft.head is not None else None
         self._target = CausalModel(model, self._memory, target.context, tap)
 
     def sample(

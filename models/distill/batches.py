@@ -17,6 +17,7 @@ class Batch:
     tokens: Tensor  # [B, N] int64
     hidden: Tensor  # [B, N, H]
     learned: Tensor  # [B, N] bool: the token after this position is an output token
+    layers: Tensor | None = None  # [B, N, K * H], where the store has them
 
 
 def batch_plan(store: FeatureStore, budget: int, seed: int) -> list[list[int]]:
@@ -44,11 +45,17 @@ def load_batch(store: FeatureStore, documents: list[int], like: Tensor) -> Batch
     """Read documents from the store, to the device of ``like``, hidden states in its dtype."""
     rows: list[tuple[int, int, int]] = [tuple(store.documents[document].tolist()) for document in documents]
     longest = max(length for _, length, _ in rows)
-    tokens = torch.zeros(len(rows), longest, dtype=torch.int64)
-    hidden = torch.zeros(len(rows), longest, store.hidden.shape[1], dtype=like.dtype)
     learned = torch.zeros(len(rows), longest, dtype=torch.bool)
-    for row, (offset, length, start) in enumerate(rows):
-        tokens[row, :length] = store.tokens[offset : offset + length]
-        hidden[row, :length] = store.hidden[offset : offset + length]
+    for row, (_, length, start) in enumerate(rows):
         learned[row, max(start - 1, 0) : length - 1] = True
-    return Batch(tokens.to(like.device), hidden.to(like.device), learned.to(like.device))
+
+    def padded(stored: Tensor, dtype: torch.dtype) -> Tensor:
+        values = torch.zeros(len(rows), longest, *stored.shape[1:], dtype=dtype)
+        for row, (offset, length, _) in enumerate(rows):
+            values[row, :length] = stored[offset : offset + length]
+        return values.to(like.device)
+
+    layers = None if store.layers is None else padded(store.layers, like.dtype)
+    return Batch(
+        padded(store.tokens, torch.int64), padded(store.hidden, like.dtype), learned.to(like.device), layers
+    )

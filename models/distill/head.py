@@ -33,36 +33,56 @@ class HeadTrainee:
         self._embeddings = embeddings
 
     def states(self, batch: Batch, passes: int) -> list[Tensor]:
-        return head_states(self.module, self._embeddings[batch.tokens], batch.hidden, passes)
+        return head_states(self.module, self._embeddings[batch.tokens], batch.hidden, passes, batch.layers)
 
     def save(self, folder: Path) -> None:
         save_head(folder, self.module, self.vocab_ids)
 
     def describe(self) -> str:
         config, parameters = self.module.config, sum(p.numel() for p in self.module.parameters())
+        read = ""
+        if config.target_layers:
+            read = (
+                f",\nwhat goes into its layers {', '.join(map(str, config.target_layers))} (counted from 0)"
+            )
         return f"""# Draft head for {config.target.name}
 
-One decoder layer ({parameters / 1e6:.1f} M weights, bfloat16) that reads the target's last hidden state
-and the next token, and drafts with the target's own output matrix, cut to {config.draft_vocab_size} tokens.
+One decoder layer ({parameters / 1e6:.1f} M weights, bfloat16) that reads the target's last hidden state{read}
+and the next token. It drafts with the target's own output matrix, cut to {config.draft_vocab_size} tokens.
 It holds no embedding and no output matrix and is of no use without its target, which ResiSpec checks at load.
 """
 
 
 def earlier_head(folder: Path, config: HeadConfig, target: Any, tokenizer: Any) -> dict[str, Tensor]:
-    """Weights, float32, of a head trained before, to train further; its draft vocabulary may be another.
+    """Weights, float32, of a head trained before, to train further in one of ``config``.
 
-    Raises ModelError when it belongs to another target or has other sizes than ``config``.
+    Its draft vocabulary may be another, and it may read none of the target's layers yet.
+    Raises ModelError when it belongs to another target or has other sizes.
     """
     module, _ = load_head(folder, dtype=torch.float32)
     check_head(module.config, target, tokenizer)
-    same = dataclasses.replace(module.config, draft_vocab_size=config.draft_vocab_size, target=config.target)
+    was = module.config
+    same = dataclasses.replace(
+        was,
+        draft_vocab_size=config.draft_vocab_size,
+        target=config.target,
+        target_layers=was.target_layers or config.target_layers,
+    )
     if same != config:
-        raise ModelError(f"the head in {folder} has other sizes than one for this target would have")
+        raise ModelError(
+            f"the head in {folder} reads target_layers {list(was.target_layers)}, the new one is to read "
+            f"{list(config.target_layers)}; or its sizes are not those of a head for this target"
+        )
     return module.state_dict()
 
 
 def head_config(
-    target: Any, tokenizer: Any, name: str, max_positions: int, draft_vocab_size: int
+    target: Any,
+    tokenizer: Any,
+    name: str,
+    max_positions: int,
+    draft_vocab_size: int,
+    target_layers: tuple[int, ...] = (),
 ) -> HeadConfig:
     """A head of the target's own sizes."""
     sizes = target.config
@@ -80,6 +100,7 @@ def head_config(
         max_positions=max_positions,
         draft_vocab_size=draft_vocab_size,
         target=fingerprint(target, tokenizer, name),
+        target_layers=target_layers,
     )
 
 

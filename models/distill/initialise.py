@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..head.module import HeadModule
+from ..head.module import HeadModule, LayerReader
 from .features import FeatureStore
 
 _SAMPLE = 40_000  # pairs that the linear fit sees
@@ -19,8 +19,8 @@ def initialise(module: HeadModule, store: FeatureStore, embeddings: Tensor, seed
 
     The weight of the head's final norm is each channel's root mean square in the target's states. The
     fusing matrix is the least-squares fit from the normed embedding of ``x_i`` and the normed ``h_(i-1)``
-    to the target's state ``h_i`` over that weight. Attention and MLP start with random inputs and add
-    nothing yet.
+    to the target's state ``h_i`` over that weight. Attention, MLP and what is read of the target's layers
+    start with random inputs and add nothing yet.
     """
     generator = torch.Generator().manual_seed(seed)
     first = torch.zeros(len(store.tokens), dtype=torch.bool)
@@ -40,8 +40,19 @@ def initialise(module: HeadModule, store: FeatureStore, embeddings: Tensor, seed
             parameter.fill_(1.0)
     module.o_proj.weight.zero_()
     module.down_proj.weight.zero_()
+    if module.reader is not None:
+        _initialise_reader(module.reader, store, chosen - 1)
     module.norm.weight.copy_(scale)
     module.fuse.weight.copy_(_least_squares(torch.cat([embedded, earlier], dim=-1), states / scale))
+
+
+def _initialise_reader(reader: LayerReader, store: FeatureStore, rows: Tensor) -> None:
+    """Every channel is read as if it were of size 1: few of a layer's inputs are far larger than the rest."""
+    assert store.layers is not None, "the store was computed without the layers that the head reads"
+    reader.scale.fill_(1.0)
+    sizes = reader.normed(store.layers[rows].float()).square().mean(dim=0).sqrt()
+    reader.scale.copy_((1 / sizes.clamp_min(1e-3)).view_as(reader.scale))
+    reader.proj.weight.zero_()
 
 
 def _least_squares(inputs: Tensor, wanted: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ def distill(settings: DistillSettings, console: Console) -> Path:
     training = TrainSettings(
         steps=settings.steps,
         minutes=settings.minutes,
+        learning_rate=settings.highest_rate,
         seed=settings.seed,
         save_minutes=settings.save_minutes,
     )
@@ -57,8 +58,12 @@ def distill(settings: DistillSettings, console: Console) -> Path:
     output_matrix = _output_matrix(target)
 
     train_set, held_out_set = split_held_out(_documents(settings, target, tokenizer, console))
-    train_store = extract_features(target, train_set, settings.work / "training", console, str(folder))
-    held_out = extract_features(target, held_out_set, settings.work / "held-out", console, str(folder))
+    train_store, held_out = (
+        extract_features(
+            target, documents, settings.work / name, console, str(folder), settings.target_layers
+        )
+        for documents, name in ((train_set, "training"), (held_out_set, "held-out"))
+    )
     make = _head if settings.kind == HEAD else _small_model
     trainee = make(settings, folder, target, tokenizer, train_set, train_store)
     trainee.module.to(device)
@@ -101,12 +106,20 @@ def _head(
     vocab_ids = frequent_ids(documents, settings.draft_vocab)
     facts = read_facts(folder, target, tokenizer)
     name = _name(settings, folder)
-    config = head_config(target, tokenizer, name, facts.max_positions, len(vocab_ids))
+    config = head_config(
+        target,
+        tokenizer,
+        name,
+        facts.max_positions,
+        len(vocab_ids),
+        settings.target_layers,
+    )
     module, embeddings = HeadModule(config), target.get_input_embeddings().weight
-    if settings.start_from is None:
-        initialise(module, store, embeddings, settings.seed)
-    else:
-        module.load_state_dict(earlier_head(settings.start_from, config, target, tokenizer))
+    initialise(module, store, embeddings, settings.seed)
+    if settings.start_from is not None:
+        # What it does not read yet adds nothing, so training begins where the earlier one ended.
+        earlier = earlier_head(settings.start_from, config, target, tokenizer)
+        module.load_state_dict(earlier, strict=False)
     return HeadTrainee(module, embeddings, vocab_ids)
 
 

@@ -12,6 +12,7 @@ HEAD, MODEL = "head", "model"  # kinds of draft
 _DEFAULT_TOKENS = 500_000  # written by the target when no data is given
 _DEFAULT_VOCAB = 8192
 _DEFAULT_LAYERS = 4
+_DEFAULT_RATE = 1.5e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class DistillSettings:
     out: Path  # folder of the finished draft; intermediate files lie beside it in OUT.work
     kind: str = HEAD  # or MODEL, some of the target's layers
     layers: int | None = None  # of a model; None: four
+    target_layers: tuple[int, ...] = ()  # from 0, whose inputs a head reads beside the last state
     start_from: Path | None = None  # an earlier head of the same target, trained further
     data: tuple[Path, ...] = ()  # JSONL with prompt and output ids, or plain text
     prompts: Path | None = None  # one a line, for the text the target writes; None: built-in ones
     generate_tokens: int | None = None  # None: none beside data, half a million without
     steps: int | None = None
     minutes: float | None = None  # of training; text and hidden states come on top
+    learning_rate: float | None = None  # at its highest; None: 1.5e-3
     vocab: int | None = None  # tokens a head may draft; None: 8192
     max_tokens: int = 512  # of a document
     seed: int = 0
@@ -40,9 +43,12 @@ class DistillSettings:
     def __post_init__(self) -> None:
         if self.kind not in (HEAD, MODEL):
             raise ModelError(f"kind is {self.kind!r}; {HEAD} and {MODEL} can be distilled")
-        for name, kind in (("vocab", HEAD), ("start_from", HEAD), ("layers", MODEL)):
-            if getattr(self, name) is not None and self.kind != kind:
+        heads = ("vocab", "start_from", "target_layers")
+        for name, kind in (*((name, HEAD) for name in heads), ("layers", MODEL)):
+            if getattr(self, name) not in (None, ()) and self.kind != kind:
                 raise ModelError(f"{name} goes with kind {kind}; leave it out for kind {self.kind}")
+        if len(set(self.target_layers)) < len(self.target_layers):
+            raise ModelError(f"target_layers is {list(self.target_layers)}; name each layer once")
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ModelError(f"dtype is {self.dtype!r}; auto, bfloat16 and float32 are known")
         for name, least in (("vocab", 1), ("layers", 1), ("max_tokens", 16), ("generate_tokens", 0)):
@@ -64,6 +70,11 @@ class DistillSettings:
         return self.vocab or _DEFAULT_VOCAB
 
     @property
+    def highest_rate(self) -> float:
+        """Of learning."""
+        return _DEFAULT_RATE if self.learning_rate is None else self.learning_rate
+
+    @property
     def num_layers(self) -> int:
         """Layers of a model."""
         return self.layers or _DEFAULT_LAYERS
@@ -82,10 +93,11 @@ class DistillSettings:
         """The command that repeats the run, files by their names only."""
         words = ["resispec distill", f"--target {self.target_name}", f"--out {self.out.name}"]
         words += [f"--kind {MODEL} --layers {self.num_layers}"] if self.kind == MODEL else []
+        words += [f"--target-layer {number}" for number in self.target_layers]
         words += [f"--start-from {self.start_from.name}"] if self.start_from else []
         words += [f"--data {path.name}" for path in self.data]
         words += [f"--prompts {self.prompts.name}"] if self.prompts else []
-        for name in ("generate_tokens", "steps", "minutes"):
+        for name in ("generate_tokens", "steps", "minutes", "learning_rate"):
             value = getattr(self, name)
             words += [f"--{name.replace('_', '-')} {value:g}"] if value is not None else []
         words += [f"--vocab {self.draft_vocab}"] if self.kind == HEAD else []

@@ -35,7 +35,7 @@ class TrainSettings:
     )
     pass_decay: float = 0.8  # weight of a pass against the one before
     tv_share: float = 0.5  # of the total variation in the loss, towards the end of the run
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 1.5e-3  # at its highest
     warm_up_steps: int = 30
     weight_decay: float = 0.01
     seed: int = 0

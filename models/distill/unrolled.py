@@ -61,11 +61,16 @@ def previous(hidden: Tensor) -> Tensor:
     return _shift(hidden, 1)
 
 
-def head_states(module: HeadModule, embedded: Tensor, hidden: Tensor, passes: int) -> list[Tensor]:
-    """The head's states ``[B, N, H]`` of every pass over texts with the target's ``hidden [B, N, H]``."""
+def head_states(
+    module: HeadModule, embedded: Tensor, hidden: Tensor, passes: int, layer_inputs: Tensor | None = None
+) -> list[Tensor]:
+    """The head's states ``[B, N, H]`` of every pass over texts with the target's last states
+    ``hidden [B, N, H]`` and, for a head that reads them, the inputs ``[B, N, K * H]`` of its layers.
+    """
     positions = torch.arange(embedded.shape[1], device=embedded.device).expand(embedded.shape[:2])
-    attention, states, read = UnrolledAttention(), [], previous(hidden)
+    attention, states = UnrolledAttention(), []
     with torch.autocast(embedded.device.type, torch.bfloat16, enabled=embedded.dtype == torch.bfloat16):
+        read = previous(module.joined(hidden, layer_inputs))
         for _ in range(passes):
             states.append(module(embedded, read, positions, attention))
             read = previous(states[-1])

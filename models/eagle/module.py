@@ -28,7 +28,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from ..base import ModelError
 from ..head.base import Attention, StateHead, output_layer
 from ..head.module import rotate
-from ..head.tap import LayerInputs
+from ..head.tap import StateTap
 from ..kv import KVGeometry
 from .config import EAGLE3, EagleConfig
 
@@ -63,13 +63,13 @@ class EagleModule(StateHead):
         dim = self.layer.head_dim
         return KVGeometry(1, layer.num_key_value_heads, dim, dim, layer.hidden_size, dtype)
 
-    def tap(self, target: Any) -> LayerInputs | None:
+    def tap(self, target: Any) -> StateTap | None:
         if not self.is_eagle3:
             return None
         numbers = self.config.layers_of(int(target.config.num_hidden_layers))
-        return LayerInputs(target, numbers, self._join)
+        return StateTap(target, numbers, self._join)
 
-    def _join(self, states: Tensor) -> Tensor:
+    def _join(self, _last: Tensor, states: Tensor) -> Tensor:
         joined: Tensor = self.fc(states)
         return joined
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kv import KVGeometry
-from .tap import LayerInputs
+from .tap import StateTap
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q [..., N, Hq, D], k [..., N, Hkv, D], v [..., N, Hkv, D]) -> [..., N, Hq, D]``; scale ``D ** -0.5``.
@@ -43,7 +43,7 @@ class StateHead(nn.Module, ABC):
         output matrix. Nothing else holds its layers but the head itself, so that they may be laid out anew.
         """
 
-    def tap(self, target: Any) -> LayerInputs | None:  # noqa: ARG002  most need none
+    def tap(self, target: Any) -> StateTap | None:  # noqa: ARG002  most need none
         """Where in ``target`` its states are; None: they are the last ones, which the output matrix reads."""
         return None
 

@@ -25,7 +25,7 @@ class TargetFingerprint:
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """Sizes of a draft head: one Llama-type decoder layer on the target's hidden states."""
+    """Sizes of a draft head: a Llama-type decoder layer on the target's hidden states."""
 
     hidden_size: int
     num_heads: int
@@ -37,6 +37,8 @@ class HeadConfig:
     max_positions: int
     draft_vocab_size: int  # columns of the head's logits
     target: TargetFingerprint
+    # Layers of the target, from 0, whose inputs it reads as well. Heads of earlier versions do not say.
+    target_layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -54,6 +56,11 @@ class HeadConfig:
                 f"head config: draft_vocab_size {self.draft_vocab_size} is above "
                 f"the target's vocabulary of {self.target.vocab_size}"
             )
+        if min(self.target_layers, default=0) < 0 or len(set(self.target_layers)) < len(self.target_layers):
+            raise ModelError(
+                f"head config: target_layers is {list(self.target_layers)}; "
+                "name layers of the target, each once, counted from 0"
+            )
 
     def to_json(self) -> str:
         """The content of ``config.json``."""
@@ -70,7 +77,8 @@ class HeadConfig:
             raise ModelError(f'head config: model_type is not "{MODEL_TYPE}", so this is no draft head')
         target = _build(TargetFingerprint, values.get("target"), "head config: target")
         values["target"] = dataclasses.replace(target, output_sketch=tuple(target.output_sketch))
-        return _build(cls, values, "head config")
+        built = _build(cls, values, "head config")
+        return dataclasses.replace(built, target_layers=tuple(built.target_layers))
 
 
 _T = TypeVar("_T")
@@ -78,6 +86,7 @@ _JSON_TYPES: dict[str, type[Any]] = {
     "int": int,
     "float": float,
     "str": str,
+    "tuple[int, ...]": list,
     "tuple[float, ...]": list,
     "TargetFingerprint": TargetFingerprint,
 }
@@ -86,16 +95,19 @@ _JSON_TYPES: dict[str, type[Any]] = {
 def _build(kind: type[_T], values: Any, where: str) -> _T:
     if not isinstance(values, dict):
         raise ModelError(f"{where} is missing or no object")
-    field_types = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    fields = {name: _JSON_TYPES[field_type] for name, field_type in field_types.items()}
-    missing, unknown = fields.keys() - values.keys(), values.keys() - fields.keys()
+    known = dataclasses.fields(kind)  # type: ignore[arg-type]
+    defaults = {field.name: field.default for field in known if field.default is not dataclasses.MISSING}
+    field_types = {field.name: str(field.type) for field in known}
+    missing = field_types.keys() - values.keys() - defaults.keys()
+    unknown = values.keys() - field_types.keys()
     if missing or unknown:
         raise ModelError(f"{where}: missing {sorted(missing)}, unknown {sorted(unknown)}")
-    for name, wanted in fields.items():
-        value = values[name]
+    for name, value in values.items():
+        wanted = _JSON_TYPES[field_types[name]]
         fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
         if wanted is list:
-            fits = fits and all(isinstance(number, float) for number in value)
+            kept = int if "int" in field_types[name] else float
+            fits = fits and all(type(number) is kept for number in value)
         if not fits or isinstance(value, bool):
             raise ModelError(f"{where}: {name} is {value!r}, not {field_types[name]}")
     return kind(**values)

@@ -1,14 +1,16 @@
 """The draft head: one decoder layer that guesses the target's next hidden state.
 
-At position ``i`` it reads the token ``x_i`` and the target's last hidden state one position earlier, which
-holds all the target knew when ``x_i`` was drawn (EAGLE, Li et al. 2024, arXiv 2401.15077)::
+At position ``i`` it reads the token ``x_i`` and the target's state one position earlier, which holds all the
+target knew when ``x_i`` was drawn (EAGLE, Li et al. 2024, arXiv 2401.15077)::
 
     embed(x_i) -- norm --+
                          +-- fuse 2H -> H -- attention, SwiGLU -- norm -- g_i ~ h_i
-    h_(i-1) ---- norm ---+
+    s_(i-1) ---- norm ---+
 
-``g_i`` lives in the space of the target's own states, so the target's output matrix turns it into logits
-for ``x_(i+1)``, and down a candidate tree it stands in for ``h_i``, which nobody has computed yet.
+``g_i`` lives in the space of the target's last states ``h``, so the target's output matrix turns it into
+logits for ``x_(i+1)``. ``s`` is ``h``, or, for a head that reads layers of the target (as EAGLE-3 does, Li et
+al. 2025, arXiv 2503.01840), ``h`` and a linear function of these layers' inputs, added up. Down a candidate
+tree ``g`` stands in for ``s``, which nobody has computed yet.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from ..kv import KVGeometry
 from .base import Attention, StateHead, output_layer
 from .config import HeadConfig
+from .tap import StateTap
 
 
 class Norm(nn.RMSNorm):
@@ -32,6 +35,28 @@ class Norm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, weight, self.eps)
 
 
+class LayerReader(nn.Module):
+    """What a head reads of some layers of the target."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        size, count = config.hidden_size, len(config.target_layers)
+        self._eps = config.rms_norm_eps
+        self.scale = nn.Parameter(torch.ones(count, size))  # of every channel, after its layer's norm
+        self.proj = nn.Linear(count * size, size, bias=False)
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """``inputs [..., count * H]``, each layer's normed and scaled by itself."""
+        count, size = self.scale.shape
+        parts = F.rms_norm(inputs.unflatten(-1, (count, size)), (size,), eps=self._eps)
+        return (parts * self.scale.to(parts.dtype)).flatten(-2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs ``[..., count * H]`` of the layers -> ``[..., H]``."""
+        out: Tensor = self.proj(self.normed(inputs))
+        return out
+
+
 class HeadModule(StateHead):
     """The layers of a head. It holds no embedding and no output matrix: both are the target's."""
 
@@ -40,6 +65,7 @@ class HeadModule(StateHead):
         self.config = config
         size, width, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.reader = LayerReader(config) if config.target_layers else None
         self.embedding_norm = Norm(size, eps)
         self.hidden_norm = Norm(size, eps)
         self.fuse = nn.Linear(2 * size, size, bias=False)
@@ -63,6 +89,21 @@ class HeadModule(StateHead):
         dim = config.head_dim
         return KVGeometry(1, config.num_kv_heads, dim, dim, config.hidden_size, dtype)
 
+    def tap(self, target: Any) -> StateTap | None:
+        if self.reader is None:
+            return None
+        return StateTap(target, self.config.target_layers, self.joined)
+
+    def joined(self, last: Tensor, inputs: Tensor | None) -> Tensor:
+        """``s [..., H]``: from the target's last states ``[..., H]`` and the inputs ``[..., K * H]`` of the
+        layers that the head reads; None where it reads none.
+        """
+        if self.reader is None:
+            return last
+        assert inputs is not None, "this head reads layers of the target"
+        joined: Tensor = last + self.reader(inputs)
+        return joined
+
     def embedding(self, target: Any) -> nn.Module:
         shared: nn.Module = target.get_input_embeddings()
         return shared
@@ -74,8 +115,8 @@ class HeadModule(StateHead):
     def forward(
         self, token_embeddings: Tensor, hidden: Tensor, positions: Tensor, attention: Attention
     ) -> Tensor:
-        """``token_embeddings [..., N, H]`` of ``x_i``, ``hidden [..., N, H]`` one position earlier (the
-        target's, or this head's own output for a parent in the tree; zeros at position 0),
+        """``token_embeddings [..., N, H]`` of ``x_i``, ``hidden [..., N, H]`` one position earlier (what
+        `joined` gives, or this head's own output for a parent in the tree; zeros at position 0),
         ``positions [..., N]`` int64 -> ``g [..., N, H]``, to be read by the target's output matrix.
         """
         fused = torch.cat([self.embedding_norm(token_embeddings), self.hidden_norm(hidden)], dim=-1)

@@ -1,6 +1,7 @@
 """Stored hidden states: those of the target, whatever the batching and the interruptions."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,35 @@ def test_states_are_what_the_output_matrix_reads(
             torch.testing.assert_close(ours, logits, rtol=0, atol=0.05)  # bfloat16 on disk
 
 
+def test_what_goes_into_layers_is_kept_beside(
+    target: LlamaForCausalLM, documents: list[Document], store: FeatureStore, tmp_path: Path
+) -> None:
+    kept = extract_features(target, documents, tmp_path, QUIET, layers=(1, 0))
+    assert kept.layers is not None
+    assert store.layers is None
+    assert kept.hidden.equal(store.hidden)
+    for row, document in zip(kept.documents.tolist(), documents, strict=True):
+        offset, length, _ = row
+        with torch.no_grad():
+            states = target(torch.tensor([document.token_ids]), output_hidden_states=True).hidden_states
+        expected = torch.cat([states[1][0], states[0][0]], dim=-1)
+        torch.testing.assert_close(kept.layers[offset : offset + length].float(), expected, rtol=0, atol=0.02)
+    assert not any(layer._forward_pre_hooks for layer in target.model.layers)  # the target is as it was
+    # A store without layers, or with others, is another one; of the same it is not computed again.
+    again = extract_features(target, documents, tmp_path, QUIET, layers=(0,))
+    assert again.layers is not None
+    assert again.layers.shape[1] == target.config.hidden_size
+    with pytest.raises(ModelError, match="cut off"):
+        FeatureStore.open(tmp_path, target.config.hidden_size, num_layers=2)
+
+
+def test_a_layer_that_is_not_there_is_refused(
+    target: LlamaForCausalLM, documents: list[Document], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"reads layers \[0, 2\], but the target has 2"):
+        extract_features(target, documents, tmp_path, QUIET, layers=(0, 2))
+
+
 def test_an_interrupted_run_goes_on(
     target: LlamaForCausalLM,
     documents: list[Document],
@@ -40,20 +70,20 @@ def test_an_interrupted_run_goes_on(
     calls: list[int] = []
     write = features._write_batch
 
-    def interrupted(model: LlamaForCausalLM, into: FeatureStore, batch: list[int]) -> None:
+    def interrupted(*given: Any) -> None:
         if len(calls) == 3:
             raise KeyboardInterrupt
-        calls.append(len(batch))
-        write(model, into, batch)
+        calls.append(len(given[2]))
+        write(*given)
 
     monkeypatch.setattr(features, "_write_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         extract_features(target, documents, tmp_path, QUIET, "tiny")
     rest: list[int] = []
 
-    def counted(model: LlamaForCausalLM, into: FeatureStore, batch: list[int]) -> None:
-        rest.append(len(batch))
-        write(model, into, batch)
+    def counted(*given: Any) -> None:
+        rest.append(len(given[2]))
+        write(*given)
 
     monkeypatch.setattr(features, "_write_batch", counted)
     again = extract_features(target, documents, tmp_path, QUIET, "tiny")

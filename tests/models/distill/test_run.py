@@ -116,6 +116,10 @@ def test_a_run_is_resumed_only_when_asked_and_only_its_own(folder: Path, data: P
         ({"save_minutes": -1.0}, "save_minutes"),
         ({"dtype": "float16"}, "dtype"),
         ({"vocab": 0}, "vocab"),
+        ({"target_layers": (0, 2)}, r"reads layers \[0, 2\], but the target has 2"),
+        ({"target_layers": (1, 1)}, "each layer once"),
+        ({"kind": "model", "vocab": None, "target_layers": (1,)}, "target_layers goes with kind head"),
+        ({"learning_rate": 0.0}, "learning_rate"),
         ({"max_tokens": 3}, "max_tokens"),
         ({"steps": None}, "steps or minutes"),
         ({"device": "toaster"}, "toaster"),
@@ -180,6 +184,30 @@ def test_a_head_is_trained_further(folder: Path, data: Path, tmp_path: Path) -> 
         return float((module.q_proj.weight.float() - first.q_proj.weight.float()).norm())
 
     assert apart(second) < apart(fresh)
+
+
+def test_a_head_learns_to_read_layers_and_begins_where_it_was(
+    folder: Path, data: Path, tmp_path: Path
+) -> None:
+    run = settings(folder, tmp_path, data=(data,), steps=2, learning_rate=1e-9)
+    first, _ = load_head(distill(run, QUIET))
+    more = dataclasses.replace(
+        run, out=tmp_path / "more", start_from=tmp_path / "head", target_layers=(1, 0), steps=1
+    )
+    out = distill(more, QUIET)
+    second, _ = load_head(out)
+    assert second.config.target_layers == (1, 0)
+    inputs = torch.randn(3, 32).bfloat16()
+    last = torch.randn(3, 16).bfloat16()
+    torch.testing.assert_close(second.joined(last, inputs), last, rtol=0, atol=0.02)
+    assert torch.equal(second.fuse.weight, first.fuse.weight)
+    card = (out / "README.md").read_text()
+    assert "--target-layer 1 --target-layer 0 --start-from head" in card
+    assert "--learning-rate 1e-09" in card
+    assert "what goes into its layers 1, 0 (counted from 0)" in card
+    fewer = dataclasses.replace(more, out=tmp_path / "fewer", start_from=out, target_layers=(1,))
+    with pytest.raises(ModelError, match=r"reads target_layers \[1, 0\], the new one is to read \[1\]"):
+        distill(fewer, QUIET)
 
 
 def test_a_head_of_another_target_is_not_trained_further(folder: Path, data: Path, tmp_path: Path) -> None:

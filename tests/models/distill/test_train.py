@@ -1,5 +1,6 @@
 """Training: it learns, it ends when told to, it goes on where it stopped."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from transformers import LlamaForCausalLM
 
 from resispec.models.base import ModelError
 from resispec.models.distill.batches import Batch, batch_plan, load_batch
-from resispec.models.distill.features import FeatureStore
+from resispec.models.distill.corpus import Document
+from resispec.models.distill.features import FeatureStore, extract_features
 from resispec.models.distill.head import HeadTrainee
 from resispec.models.distill.initialise import initialise
 from resispec.models.distill.loss import draft_loss
@@ -88,6 +90,25 @@ def test_an_interrupted_run_ends_where_an_unbroken_one_does(
     again.run(store, QUIET)
     for name, value in head.state_dict().items():
         torch.testing.assert_close(value, unbroken[name], rtol=0, atol=1e-6)
+
+
+def test_a_head_learns_from_what_goes_into_layers(
+    head: HeadModule, target: LlamaForCausalLM, documents: list[Document], tmp_path: Path
+) -> None:
+    """Of an interrupted run, too: the weights that read layers are in its checkpoint."""
+    store = extract_features(target, documents, tmp_path / "store", QUIET, layers=(0, 1))
+    reader = HeadModule(dataclasses.replace(head.config, target_layers=(0, 1)))
+    trainer = start(reader, target, store, tmp_path / "run.pt", steps=40, save_minutes=1e-9)
+    before = excess_loss(trainer, store)
+    assert reader.reader is not None
+    assert reader.reader.proj.weight.abs().max() == 0
+    trainer.run(store, QUIET)
+    assert reader.reader.proj.weight.abs().max() > 0
+    assert excess_loss(trainer, store) < 0.9 * before
+    other = HeadModule(reader.config)
+    start(other, target, store, tmp_path / "run.pt", steps=40)
+    for name, value in reader.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
 
 
 def test_a_checkpoint_of_another_run_is_refused(

@@ -1,5 +1,7 @@
 """Attention over unrolled passes, against growing every branch by itself as a server does."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -47,6 +49,25 @@ def test_every_pass_equals_a_branch_grown_alone(head: HeadModule) -> None:
             for node in range(depth, 7):
                 expected = served(head, embedded[text], hidden[text], node, depth)
                 torch.testing.assert_close(state[text, node], expected, rtol=0, atol=1e-6)
+
+
+def test_a_branch_reads_no_layers_below_its_root(head: HeadModule) -> None:
+    """What the target's layers say reaches a node by way of its root alone, as the last state does."""
+    torch.manual_seed(4)
+    size = head.config.hidden_size
+    reader = HeadModule(dataclasses.replace(head.config, target_layers=(0, 1)))
+    embedded, hidden = torch.randn(2, 1, 7, size)
+    inputs = torch.randn(1, 7, 2 * size)
+    states = head_states(reader, embedded, hidden, 3, inputs)
+    joined = reader.joined(hidden, inputs)
+    for depth, state in enumerate(states):
+        for node in range(depth, 7):
+            expected = served(reader, embedded[0], joined[0], node, depth)
+            torch.testing.assert_close(state[0, node], expected, rtol=0, atol=1e-5)
+    inputs.requires_grad_()
+    head_states(reader, embedded, hidden, 3, inputs)[2][0, 5].pow(2).sum().backward()
+    assert inputs.grad is not None
+    assert (inputs.grad[0].abs().amax(-1) > 0).tolist() == [True] * 3 + [False] * 4
 
 
 def test_what_a_node_may_not_see_has_no_gradient(head: HeadModule) -> None:

@@ -44,14 +44,16 @@ def make_config(target: LlamaForCausalLM) -> HeadConfig:
     return HeadConfig(16, 2, 1, 8, 24, 1e4, 1e-6, 64, 5, fingerprint(target, TOKENIZER, "tiny"))
 
 
-def saved(folder: Path) -> HeadModule:
-    module = HeadModule(make_config(make_target()))
+def saved(folder: Path, target_layers: tuple[int, ...] = ()) -> HeadModule:
+    config = dataclasses.replace(make_config(make_target()), target_layers=target_layers)
+    module = HeadModule(config)
     save_head(folder, module, torch.tensor([0, 3, 4, 17, 39]))
     return module
 
 
-def test_round_trip(tmp_path: Path) -> None:
-    module = saved(tmp_path / "deep" / "head")
+@pytest.mark.parametrize("target_layers", [(), (3, 0)])
+def test_round_trip(target_layers: tuple[int, ...], tmp_path: Path) -> None:
+    module = saved(tmp_path / "deep" / "head", target_layers)
     loaded, vocab_ids = load_head(tmp_path / "deep" / "head", dtype=torch.float32)
     assert loaded.config == module.config
     assert not loaded.training
@@ -98,6 +100,12 @@ def test_missing_folder_is_refused(tmp_path: Path) -> None:
         ({"draft_vocab_size": 6}, "5 vocab_ids"),
         ({"draft_vocab_size": 41}, "draft_vocab_size"),
         ({"colour": "red"}, "colour"),
+        ({"target_layers": [1, 1]}, "each once"),
+        ({"target_layers": [-1]}, "counted from 0"),
+        ({"target_layers": [1.5]}, "target_layers"),
+        ({"target_layers": [True]}, "target_layers"),
+        ({"target_layers": 3}, "target_layers"),
+        ({"target_layers": [0]}, "does not fit"),
         ({"target": None}, "target"),
         ({"target": {"name": "x"}}, "missing"),
     ],
@@ -134,6 +142,16 @@ def test_its_own_target_is_accepted_in_any_dtype(dtype: torch.dtype) -> None:
     config = make_config(target)
     torch.nn.Module.to(target, dtype)
     check_head(config, target, TOKENIZER)
+
+
+def test_a_head_from_before_there_were_target_layers_loads(tmp_path: Path) -> None:
+    module = saved(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    del values["target_layers"]
+    path.write_text(json.dumps(values))
+    loaded, _ = load_head(tmp_path)
+    assert loaded.config == module.config
 
 
 def test_the_config_survives_json() -> None:
