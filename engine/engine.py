@@ -150,8 +150,11 @@ class Engine:
             output = RequestOutput(request_id, "", (), self._usage(sequence), FinishReason.ABORT)
             self._ended.append((self._finish(sequence, output, tally, self._clock()), tally.finished[0]))
 
-    def step(self) -> StepResult:
-        """Run one step for everybody there is room for."""
+    def step(self, late: tuple[tuple[str, float], ...] = ()) -> StepResult:
+        """Run one step for everybody there is room for.
+
+        late: phases of the step before, and their seconds, that had not ended when its result was made.
+        """
         changed = self._advance_compilation()
         started, began = self._clock(), time.perf_counter()
         ended, self._ended = self._ended, []
@@ -176,6 +179,7 @@ class Engine:
             ("sample", result.sample_seconds),
             ("commit", time.perf_counter() - committing - tally.detokenise_seconds),
             ("detokenise", tally.detokenise_seconds),
+            *late,
         )
         tally.grammar_seconds = self._intake.timer.take()
         return StepResult(tuple(outputs), self._stats(plan, result, tally, phases))
@@ -401,8 +405,10 @@ class Engine:
         self, plan: StepPlan, result: RunResult, tally: StepTally, phases: tuple[tuple[str, float], ...]
     ) -> StepStats:
         usage = self._kv.usage()
-        return replace(
-            tally.stats(plan, result.num_rows, phases),
+        return tally.stats(
+            plan,
+            result.num_rows,
+            phases,
             num_running=len(self._scheduler.running),
             num_waiting=self._scheduler.num_waiting,
             kv_usage_target=usage,

@@ -1,7 +1,8 @@
 """An engine in a process of its own, seen from an asyncio loop.
 
 The engine's process owns the models and the cores; a busy event loop beside it cannot stall a step.
-Plain values travel both ways over one pipe: requests and aborts in, one `StepResult` a step out.
+Plain values travel both ways over one pipe: requests and aborts in, pickled; what it is when it is ready
+or why it is not, pickled; then one `StepResult` a step out, by `Wire`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .config import ConfigError, EngineConfig
 from .heap import trim_heap
 from .outputs import EngineInfo, FinishReason, RequestOutput, StepResult, StepStats, Usage
 from .request import Request, RequestError
+from .wire import Rejected, Wire
 
 _CLOSE_TIMEOUT = 10.0  # seconds a closing engine gets before it is killed
 
@@ -38,15 +40,6 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class Close:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A request that the engine refused, with what its `RequestError` said."""
-
-    request_id: str
-    message: str
-    param: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +180,11 @@ class EngineProcess:
                 self._connection.send(message)
 
     def _receive_all(self) -> None:
+        wire = Wire()
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             while True:
                 try:
-                    message = self._connection.recv()
+                    message = wire.decode(self._connection.recv_bytes())
                 except (EOFError, OSError):
                     self._loop.call_soon_threadsafe(self._lost)
                     return
@@ -275,6 +269,7 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
 
 
 def _serve(engine: Any, connection: Connection) -> None:
+    wire = Wire()
     sending: tuple[tuple[str, float], ...] = ()  # the phase that ends after its step has been told
     while True:
         while connection.poll(0 if engine.has_work else engine.look_again):
@@ -287,10 +282,10 @@ def _serve(engine: Any, connection: Connection) -> None:
             try:
                 engine.add(message)
             except RequestError as error:
-                connection.send(Rejected(message.request_id, error.message, error.param))
+                rejected = Rejected(message.request_id, error.message, error.param)
+                connection.send_bytes(wire.encode(rejected))
         if engine.has_work:
-            result: StepResult = engine.step()
-            stats = replace(result.stats, phase_seconds=result.stats.phase_seconds + sending)
+            result: StepResult = engine.step(sending)
             began = time.perf_counter()
-            connection.send(replace(result, stats=stats))
+            connection.send_bytes(wire.encode(result))
             sending = (("send", time.perf_counter() - began),)

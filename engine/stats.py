@@ -88,9 +88,23 @@ class StepTally:
     def drafted(self, verifier: str, exact: bool, tree: CandidateTree, path: SequenceOf[int]) -> None:
         self.verifiers.setdefault(verifier, VerifierTally(exact)).add(tree, path)
 
-    def stats(self, plan: StepPlan, num_rows: int, phases: tuple[tuple[str, float], ...]) -> StepStats:
-        """What is known of a step but for the state it leaves. num_rows: of the target's forward."""
+    def stats(
+        self,
+        plan: StepPlan,
+        num_rows: int,
+        phases: tuple[tuple[str, float], ...],
+        *,
+        num_running: int,
+        num_waiting: int,
+        kv_usage_target: float,
+        kv_usage_draft: float,
+    ) -> StepStats:
+        """num_rows: of the target's forward. The rest is the state that the step leaves."""
         return StepStats(
+            num_running=num_running,
+            num_waiting=num_waiting,
+            kv_usage_target=kv_usage_target,
+            kv_usage_draft=kv_usage_draft,
             prompt_tokens=self.prompt_tokens,
             generation_tokens=self.generation_tokens,
             iteration_tokens=num_rows,

@@ -81,10 +81,9 @@ async def _events(body: GenerationBody, generation: Generation, writer: Writer) 
         async for index, output in generation.outputs():
             for portion in (output,) if whole else portions[index].split(output):
                 delivered[index] = portion.usage
-                for chunk in writer.chunks(index, portion):
-                    if body.continuous_usage:
-                        chunk.usage, _ = _figures(body, generation, delivered)
-                    yield _event(chunk.model_dump_json())
+                usage = _figures(body, generation, delivered)[0] if body.continuous_usage else None
+                for chunk in writer.chunks(index, portion, usage):
+                    yield _event(chunk)
         if body.include_usage:
             yield _event(writer.usage_chunk(*_figures(body, generation, delivered)).model_dump_json())
     except RequestError as exc:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
+from pydantic import BaseModel
+from pydantic_core import to_json
+
 from resispec.engine.outputs import RequestOutput
 
 from ..generation import Collected
@@ -48,6 +51,25 @@ class StepCounter:
         ]
 
 
+class TextChunk:
+    """Writes chunks that differ in a text only, as their model would: most of a stream are such."""
+
+    MARK = "\0"  # what a chunk is given that is written once
+
+    def __init__(self, marked: BaseModel) -> None:
+        """marked: a chunk whose text is `MARK`."""
+        self._before, mark, self._behind = marked.model_dump_json().partition(_quoted(self.MARK))
+        assert mark, "the chunk has no mark"
+
+    def with_text(self, text: str) -> str:
+        return f"{self._before}{_quoted(text)}{self._behind}"
+
+
+def _quoted(text: str) -> str:
+    """As pydantic writes it."""
+    return to_json(text).decode()
+
+
 class Writer(Protocol):
     """Writes one answer: a whole, or chunks and a last one for the usage."""
 
@@ -55,8 +77,11 @@ class Writer(Protocol):
         self, choices: Sequence[Collected], usage: UsageBody, metrics: MetricsBody | None
     ) -> Completion | ChatCompletion: ...
 
-    def chunks(self, index: int, output: RequestOutput) -> list[Completion] | list[ChatChunk]:
-        """The chunks for news of choice ``index``; none when there is nothing to show yet."""
+    def chunks(self, index: int, output: RequestOutput, usage: UsageBody | None = None) -> list[str]:
+        """The chunks, as JSON, for news of choice ``index``; none when there is nothing to show yet.
+
+        usage: for each of them to carry.
+        """
         ...
 
     def usage_chunk(self, usage: UsageBody, metrics: MetricsBody | None) -> Completion | ChatChunk: ...

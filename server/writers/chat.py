@@ -11,7 +11,7 @@ from ..schemas.chat import AssistantMessage, ChatChoice, ChatChunk, ChatChunkCho
 from ..schemas.logprobs import ChatLogprobs, PromptLogprobs
 from ..schemas.usage import MetricsBody, UsageBody
 from ..tools.reader import AnswerForm, AnswerReader, whole_calls
-from .base import EnvelopeFields, Shown, StepCounter
+from .base import EnvelopeFields, Shown, StepCounter, TextChunk
 
 
 class ChatWriter:
@@ -26,6 +26,7 @@ class ChatWriter:
         self._prompt = list(prompt) if shown.token_ids else None
         self._shown = shown
         self._started: set[int] = set()
+        self._text_chunks: dict[int, TextChunk] = {}
         self._steps = StepCounter()
 
     def answer(
@@ -50,21 +51,24 @@ class ChatWriter:
             prompt_logprobs=self._prompt_logprobs(choices[0]),
         )
 
-    def chunks(self, index: int, output: RequestOutput) -> list[ChatChunk]:
+    def chunks(self, index: int, output: RequestOutput, usage: UsageBody | None = None) -> list[str]:
         chunks = []
         # Not before the first token exists: clients take this chunk for the time to first token.
         if index not in self._started:
             first = ChatChunkChoice(index=index, delta=Delta(role="assistant", content=""))
-            chunk = ChatChunk(**self._envelope, choices=[first])
+            chunk = ChatChunk(**self._envelope, choices=[first], usage=usage)
             if not self._started:
                 chunk.prompt_token_ids = self._prompt
                 chunk.prompt_logprobs = self._prompt_logprobs(output)
-            chunks.append(chunk)
+            chunks.append(chunk.model_dump_json())
             self._started.add(index)
         token_ids = list(output.token_ids) if self._shown.token_ids and output.token_ids else None
         logprobs = self._logprobs(output)
         trace = self._steps.chunk(index, output)
         read = self._reader(index).feed(output.text, last=output.finish_reason is not None)
+        more = token_ids or logprobs or trace or read.reasoning or read.calls or output.finish_reason or usage
+        if read.content and not more:
+            return [*chunks, self._text_chunk(index).with_text(read.content)]
         shown = read.content or read.reasoning or read.calls
         news = shown or token_ids or logprobs or (self._shown.every_token and output.token_ids)
         if news or trace or output.finish_reason is not None:
@@ -81,8 +85,14 @@ class ChatWriter:
                 token_ids=token_ids,
                 trace=trace,
             )
-            chunks.append(ChatChunk(**self._envelope, choices=[choice]))
+            chunks.append(ChatChunk(**self._envelope, choices=[choice], usage=usage).model_dump_json())
         return chunks
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        if index not in self._text_chunks:
+            choice = ChatChunkChoice(index=index, delta=Delta(content=TextChunk.MARK))
+            self._text_chunks[index] = TextChunk(ChatChunk(**self._envelope, choices=[choice]))
+        return self._text_chunks[index]
 
     def _reader(self, index: int) -> AnswerReader:
         if index not in self._readers:

@@ -11,7 +11,7 @@ from ..generation import Collected
 from ..schemas.completions import Completion, CompletionChoice
 from ..schemas.logprobs import CompletionLogprobs
 from ..schemas.usage import MetricsBody, UsageBody
-from .base import EnvelopeFields, Shown, StepCounter
+from .base import EnvelopeFields, Shown, StepCounter, TextChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class CompletionWriter:
         self._echo = echo
         self._shown = shown
         self._written: dict[int, int] = {}  # of choices that have begun: characters of the answer
+        self._text_chunks: dict[int, TextChunk] = {}
         self._steps = StepCounter()
 
     def answer(
@@ -52,15 +53,30 @@ class CompletionWriter:
             metrics=metrics,
         )
 
-    def chunks(self, index: int, output: RequestOutput) -> list[Completion]:
+    def chunks(self, index: int, output: RequestOutput, usage: UsageBody | None = None) -> list[str]:
         shown = self._shown
+        if usage is None and index in self._written and self._is_text(output):
+            self._written[index] += len(output.text)
+            return [self._text_chunk(index).with_text(output.text)]
         news = output.token_ids if shown.every_token or shown.token_ids or shown.logprobs else output.text
         trace = self._steps.chunk(index, output)
         if not (news or trace or output.prompt_logprobs or output.finish_reason):
             return []
         choice = self._choice(index, output)
         choice.trace = trace
-        return [Completion(**self._envelope, choices=[choice])]
+        return [Completion(**self._envelope, choices=[choice], usage=usage).model_dump_json()]
+
+    def _is_text(self, output: RequestOutput) -> bool:
+        """Whether there is a text and nothing else to show."""
+        shown = self._shown
+        more = shown.token_ids or shown.logprobs or output.trace or output.finish_reason
+        return bool(output.text) and not more
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        if index not in self._text_chunks:
+            choice = CompletionChoice(index=index, text=TextChunk.MARK)
+            self._text_chunks[index] = TextChunk(Completion(**self._envelope, choices=[choice]))
+        return self._text_chunks[index]
 
     def usage_chunk(self, usage: UsageBody, metrics: MetricsBody | None) -> Completion:
         return Completion(**self._envelope, choices=[], usage=usage, metrics=metrics)

@@ -25,6 +25,7 @@ from resispec.engine.outputs import (
 )
 from resispec.engine.process import Close, EngineProcess, _serve
 from resispec.engine.request import Request
+from resispec.engine.wire import Wire
 
 HUGE = 1 << 20  # tokens, or characters: more than a pipe holds
 
@@ -51,7 +52,7 @@ class Child:
             output = RequestOutput(
                 message.request_id, "x" * HUGE, (), Usage(HUGE, 1), finish_reason=FinishReason.STOP
             )
-            self.connection.send(StepResult((output,), StepStats()))
+            self.connection.send_bytes(Wire().encode(StepResult((output,), StepStats())))
         self.connection.close()
 
     def join(self, timeout: float | None = None) -> None:
@@ -117,16 +118,22 @@ class Stepping:
     def has_work(self) -> bool:
         return self.left > 0
 
-    def step(self) -> StepResult:
+    def step(self, late: tuple[tuple[str, float], ...]) -> StepResult:
         self.left -= 1
-        return StepResult((), StepStats(phase_seconds=(("verify", 0.5),)))
+        return StepResult((), StepStats(phase_seconds=(("verify", 0.5), *late)))
+
+
+def phases_of(connection: Connection) -> tuple[tuple[str, float], ...]:
+    result = Wire().decode(connection.recv_bytes())
+    assert isinstance(result, StepResult)
+    return result.stats.phase_seconds
 
 
 def test_sending_is_a_phase_of_the_next_step() -> None:
     ours, theirs = multiprocessing.Pipe()
     thread = threading.Thread(target=_serve, args=(Stepping(), theirs))
     thread.start()
-    first, *others = [dict(ours.recv().stats.phase_seconds) for _ in range(3)]
+    first, *others = [dict(phases_of(ours)) for _ in range(3)]
     ours.send(Close())
     thread.join(10)
     assert first == {"verify": 0.5}
@@ -151,7 +158,7 @@ def test_work_that_nobody_asked_for() -> None:
     ours, theirs = multiprocessing.Pipe()
     thread = threading.Thread(target=_serve, args=(Waiting(), theirs))
     thread.start()
-    assert [ours.poll(10) and ours.recv().stats.phase_seconds[0] for _ in range(3)] == [("verify", 0.5)] * 3
+    assert [ours.poll(10) and phases_of(ours)[0] for _ in range(3)] == [("verify", 0.5)] * 3
     ours.send(Close())
     thread.join(10)
     assert not thread.is_alive()
