@@ -12,6 +12,7 @@ from .device import device_for
 from .fuse import fuse
 from .kernels import suits
 from .kv import SEGMENTS, KVGeometry
+from .mapped import MappedWeights
 from .pack import pack_linears
 from .quantize import quantize_linears
 from .selfcheck import SelfCheck
@@ -44,6 +45,7 @@ def fit(model: Any, max_positions: int, attentions: Sequence[str] = (SEGMENTS,))
     ids = [(6151 * i + 17) % vocabulary for i in range(min(12, max_positions))]
     report = fuse(model, geometry, chunk_inputs(ids, 0, next(model.parameters()).device))
     check.run(attention)
+    MappedWeights.of(model).release()  # the check has read what is going to be laid out anew
     return Fitted(geometry, attention, notes + report.notes)
 
 

@@ -143,7 +143,6 @@ class Runner:
             scored,
         )
 
-    @torch.inference_mode()
     def keep(self, kept: SequenceOf[tuple[PlannedSequence, tuple[int, ...]]]) -> None:
         """Close ranks: move the rows of kept candidates right behind their roots.
 
@@ -160,9 +159,10 @@ class Runner:
                     destination.append(root + place)
         if not source:
             return
-        rows = put([source, destination], self._device)
-        for memory in self._memories if self.keeps_draft_rows else self._memories[:1]:
-            memory.move_rows(rows[0], rows[1])
+        with torch.inference_mode():  # not before: entering it takes as long as all of this
+            rows = put([source, destination], self._device)
+            for memory in self._memories if self.keeps_draft_rows else self._memories[:1]:
+                memory.move_rows(rows[0], rows[1])
 
     def _draft(
         self, items: SequenceOf[PlannedSequence]
