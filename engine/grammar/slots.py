@@ -18,8 +18,10 @@ from .base import Constraint, few_members
 from .prompt_values import PromptValues, Slot, slot_at_end
 from .source import GrammarSource
 
-_OPEN, _START, _INSIDE, _CLOSE, _FORCED = range(5)  # kinds of tokens
-_PRIORS = (0.85, 0.35, 0.7, 0.5, 1.0)
+# Kinds of tokens: what opens a value; its first one, by the key's name; the next one of a value that was
+# begun; the first of any guess but the best; those behind, mostly right if that was; what closes a value.
+_OPEN, _START, _NEXT, _OTHER, _INSIDE, _CLOSE, _FORCED = range(7)
+_PRIORS = (0.95, 0.35, 0.7, 0.3, 0.95, 0.7, 1.0)
 _TAIL = 48  # tokens of the answer that are looked at; a longer value is not followed to its end
 _CLOSINGS = {True: ('",', '"}', '"]', '"'), False: (",", "}", "]")}  # behind strings, behind numbers
 
@@ -103,12 +105,17 @@ class SlotSource:
         for is_string in (True, False) if slot.is_string is None else (slot.is_string,):
             values = self._values.candidates(replace(slot, is_string=is_string))
             quote = slot.lead + '"' if slot.is_string is None and is_string else ""
-            found += [self._filling(slot, quote or slot.lead, value, is_string) for value in values]
+            found += [
+                self._filling(slot, quote or slot.lead, value, is_string, is_best=not rank)
+                for rank, value in enumerate(values)
+            ]
             if quote:
-                found.append(self._filling(slot, quote, "", None))
+                found.append(self._filling(slot, quote, "", None, is_best=True))
         return [one for one in found if self._constraint.accepts((*path, *one.tokens[:2]))]
 
-    def _filling(self, slot: Slot, lead: str, value: str, is_string: bool | None) -> _Filling:
+    def _filling(
+        self, slot: Slot, lead: str, value: str, is_string: bool | None, *, is_best: bool
+    ) -> _Filling:
         """In the spelling of the whole value where that fits what there is of it."""
         encoding = self._tokenizer.encode(lead + value, add_special_tokens=False)
         starts = [start for start, _ in encoding.offsets]
@@ -118,7 +125,8 @@ class SlotSource:
         else:
             tokens = tuple(self._tokenizer.encode(value[begun:], add_special_tokens=False).ids)
         opening = sum(start < len(lead) for start in starts)
-        kinds = [_OPEN] * opening + [_INSIDE if begun else _START]
+        first = _OTHER if not is_best else _NEXT if begun else _START
+        kinds = [_OPEN] * opening + [first]
         return _Filling(tokens, tuple((kinds + [_INSIDE] * len(tokens))[: len(tokens)]), is_string)
 
     def _closing(self, filling: _Filling, path: tuple[int, ...]) -> int | None:
