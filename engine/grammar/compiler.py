@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ..request import RequestError, StructuredSpec
@@ -17,6 +18,9 @@ from .state import CompiledGrammar
 
 MAX_SECONDS = 2.0  # to compile and to give the first masks
 _MAX_MASK_SECONDS = 0.05  # of a mask once its grammar is warm: everybody in the step waits for it
+_MAX_ITEMS = 16_384  # of the parser at one place; an optional property of an object is four
+_FIRST_STEPS = 4  # tokens of an answer that are tried: a wide object shows behind its brace
+_TOO_COMPLEX = "it is too complex to be followed in time"
 _MAX_FORCED = 8192  # bytes that a grammar may force in one run; one that forces more may never end
 _FORCES_MUCH = f"it forces a run of more than {_MAX_FORCED} bytes, or one without end"
 _LOCATE_SECONDS = 1.0  # to find the part of a schema that is at fault
@@ -56,7 +60,10 @@ class GrammarCompiler:
             ) from None
         # A fifth of the library's own: 10,000 characters of schema take about a tenth of that.
         self._limits = LLParserLimits(
-            initial_lexer_fuel=200_000, max_lexer_states=50_000, verbose_errors=False
+            initial_lexer_fuel=200_000,
+            max_lexer_states=50_000,
+            max_items_in_row=_MAX_ITEMS,
+            verbose_errors=False,
         )
 
     def compile(self, spec: StructuredSpec) -> CompiledGrammar:
@@ -78,11 +85,8 @@ class GrammarCompiler:
             if schema is not None:
                 path, _ = _locate(schema, _FORCES_MUCH, self._forcing_fault)
             raise _refusal(_FORCES_MUCH, path)
-        again = time.perf_counter()
-        self._mask(matcher)
-        now = time.perf_counter()
-        if now - began > MAX_SECONDS or now - again > _MAX_MASK_SECONDS:
-            raise _refusal("it is too complex to be followed in time")
+        if not self._begins_well(matcher.deep_copy()) or time.perf_counter() - began > MAX_SECONDS:
+            raise _refusal(_TOO_COMPLEX)
         return CompiledGrammar(matcher, self._mask_ids, self._vocab_size, self._eos)
 
     def _match(self, grammar: str) -> tuple[LLMatcher | None, str]:
@@ -91,16 +95,37 @@ class GrammarCompiler:
         if not matcher.is_error():
             self._mask(matcher)
         if matcher.is_error():
-            return None, matcher.get_error().strip() or "nothing can satisfy it"
+            return None, _readable(matcher.get_error())
         return matcher, ""
 
     def _forcing_fault(self, part: dict[str, Any]) -> str:
         matcher, fault = self._match(_json_grammar(part))
         return fault if matcher is None else _FORCES_MUCH * _forces_much(matcher)
 
-    def _mask(self, matcher: LLMatcher) -> None:
+    def _begins_well(self, matcher: LLMatcher) -> bool:
+        """Whether an answer's first tokens, of some answer, stay within the library's limits, in time."""
+        for _ in range(_FIRST_STEPS):
+            began = time.perf_counter()
+            words = self._mask(matcher)
+            if time.perf_counter() - began > _MAX_MASK_SECONDS:
+                return False
+            token = int(np.unpackbits(words.view(np.uint8), bitorder="little").argmax())
+            if token in self._eos or matcher.is_stopped():
+                return not matcher.is_error()
+            if not matcher.consume_token(token):
+                return False
+        return True
+
+    def _mask(self, matcher: LLMatcher) -> NDArray[np.int32]:
         words = np.zeros(-(-self._mask_ids // 32), dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        return words
+
+
+def _readable(error: str) -> str:
+    """The library's words, but where it only says that no text leads anywhere."""
+    text = error.strip()
+    return "nothing can satisfy it" if not text or text.startswith("NoExtension") else text
 
 
 def _forces_much(matcher: LLMatcher) -> bool:

@@ -156,6 +156,8 @@ class CallParser:
             self._open(form.begin, rest[len(form.begin) :])
         elif rest.startswith("{") and (form.is_list or form.is_bare):
             self._open("", rest)
+        elif last and form.end.startswith(rest):  # cut in the middle of what ends a call
+            self._buffer = ""
         elif last or (rest and not any(mark.startswith(rest) for mark in (form.end, form.begin))):
             self._state, self._buffer = _State.TEXT, rest
         else:

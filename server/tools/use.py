@@ -84,8 +84,11 @@ async def _signatures(asked: AskedTools, grammars: Grammars) -> list[Signature]:
     for index, function in enumerate(asked.functions):
         if asked.named in (None, function.name):
             schema = function.parameters or NO_ARGUMENTS
+            field = f"tools[{index}]{asked.prefix}.parameters"
+            if schema.get("type", "object") != "object":
+                raise invalid(f"{field}.type", "the arguments of a call are an object; send 'object'")
             spec = StructuredSpec("json_schema", json.dumps(schema))
-            await grammars.check(spec, f"tools[{index}]{asked.prefix}.parameters")
+            await grammars.check(spec, field)
             signatures.append((function.name, {"type": "object"} | schema))
     return signatures
 

@@ -47,6 +47,7 @@ CASES: list[tuple[ToolFormat, str, str, list[tuple[str, str]]]] = [
         "Let me see.",
         [("a", "{}"), ("b", WEATHER)],
     ),
+    (HERMES, f"<tool_call>\n{call('a', '{}')}\n</tool_c", "", [("a", "{}")]),
     (HERMES, '<tool_call>{"arguments": {"x": 1}, "name": "a"}</tool_call>', "", [("a", '{"x": 1}')]),
     (HERMES, '<tool_call>{"mood": 1}</tool_call>', '<tool_call>{"mood": 1}</tool_call>', []),
     (HERMES, "<tool_call>\nnot json", "<tool_call>\nnot json", []),

@@ -166,6 +166,11 @@ BAD = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": Tr
         ({"tools": [tool(mood=1)]}, "tools[0].function.mood", "unknown"),
         ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters", "dictionary"),
         (
+            {"tools": [tool(parameters={"type": "string"})], "tool_choice": "required"},
+            "tools[0].function.parameters.type",
+            "object",
+        ),
+        (
             {"tools": [tool(parameters=BAD)], "tool_choice": "required"},
             "tools[0].function.parameters",
             "properties.a",

@@ -122,6 +122,27 @@ def test_references_that_end(compiler: GrammarCompiler, schema: dict[str, Any]) 
     compiler.compile(StructuredSpec("json_schema", json.dumps(schema)))
 
 
+def wide(count: int) -> StructuredSpec:
+    """Any of so many keys, which are all open behind the brace."""
+    properties = {f"k{number}": {"type": "null"} for number in range(count)}
+    return StructuredSpec("json_schema", json.dumps({"properties": properties, "type": "object"}))
+
+
+def test_a_wide_object_is_followed_or_refused_at_once(
+    compiler: GrammarCompiler, characters: Tokenizer
+) -> None:
+    state = compiler.compile(wide(3000)).start()
+    assert state.commit(characters.encode('{"k2999": null, "new": ').ids) is None
+    with pytest.raises(RequestError, match="too complex"):
+        compiler.compile(wide(4500))
+
+
+@pytest.mark.parametrize(("kind", "value"), [("regex", "[^\\s\\S]"), ("grammar", 'start: start "a"')])
+def test_what_nothing_satisfies_is_said_plainly(compiler: GrammarCompiler, kind: Any, value: str) -> None:
+    with pytest.raises(RequestError, match="nothing can satisfy it"):
+        compiler.compile(StructuredSpec(kind, value))
+
+
 def test_two_schemas_that_require_each_other() -> None:
     member = {"type": "object", "required": ["next"]}
     schema = {
