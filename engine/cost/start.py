@@ -52,8 +52,9 @@ def cost_path(folder: Path, key: str) -> Path:
 
 
 def cost_key(config: EngineConfig, device: torch.device, modules: Sequence[Any]) -> str:
-    """What the costs depend on, as one string: settings, layers and their shapes, processor, threads."""
-    parts = [config, device_for(device).description, torch.get_num_threads(), torch.__version__]
+    """What the costs depend on, as one string: settings, layers, shapes, processor, kernels, threads."""
+    there = device_for(device)
+    parts = [config, there.description, there.attentions, torch.get_num_threads(), torch.__version__]
     parts += [(module, getattr(module, "config", None)) for module in modules]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 

@@ -27,6 +27,8 @@ from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
+from ..verifiers.base import Decision, TreeVerifier
+from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, walk
 from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
@@ -111,6 +113,8 @@ class Verification:
                 laws = target_law(logits, sampling, context, roots)
                 weights, bad = laws.law.weights.double(), laws.bad
                 last = self._draw(weights, laws)
+        elif not traced and self._leaves_no_choice():
+            end, last, bad = self._follow(logits, batch, candidates, max_depth, masks)
         else:
             uniforms = self._test_uniforms(candidates)
             decisions = Decisions(
@@ -149,6 +153,33 @@ class Verification:
         if traced and laws is not None and weights is not None:
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
         return outcomes
+
+    def _leaves_no_choice(self) -> bool:
+        """Whether all laws have one token: whatever an exact rule tests at a node, it can keep no other."""
+        rules = [VERIFIERS[owner.verifier] for owner in self._owners]
+        if not all(rule.exact and not isinstance(rule, TreeVerifier) for rule in rules):
+            return False
+        return all(owner.sampling.temperature == 0.0 for owner in self._owners)
+
+    def _follow(
+        self,
+        logits: Tensor,
+        batch: TargetBatch,
+        candidates: Candidates,
+        max_depth: int,
+        masks: NodeMasks | None,
+    ) -> tuple[Walk, Draw, Tensor]:
+        """The walks to where no child holds the only token, that token, and which walks mean nothing: [R]."""
+        nodes = torch.arange(len(batch.node_owner), device=self._device)
+        parameters = self._parameters(nodes, batch.node_owner, batch.path, masks)
+        tokens, bad = greedy_tokens(logits[: len(nodes)], *parameters)
+        holds = candidates.proposal.tokens == tokens[candidates.nodes, None]
+        child = torch.where(holds.any(dim=1), holds.int().argmax(dim=1), -1)
+        decision = Decision(child, torch.zeros_like(child, dtype=torch.float64))
+        end = walk(candidates.topology, decision, max_depth)
+        seen = torch.cat([candidates.topology.root[:, None], end.path], dim=1)
+        bad_walks = (bad[seen.clamp_min(0)] & (seen >= 0)).any(dim=1)
+        return end, Draw(tokens[end.final], torch.zeros_like(bad_walks)), bad_walks
 
     def _draw(self, weights: Tensor, laws: NodeLaws) -> Draw:
         """Every request's last token. weights: [R, V] float64; laws: the target's, where these sum to 0."""

@@ -11,6 +11,7 @@ from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
 from resispec.engine.runner import decisions
 from resispec.engine.runner.decisions import Decisions
+from resispec.engine.runner.verify import Verification
 
 ANY, NEVER = -1, 10**12  # numbers in laws that a level has to spare
 
@@ -84,3 +85,20 @@ def test_few_nodes_are_looked_at_together(tiny: Any, ways: Counter[str]) -> None
     engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=12, max_tree_depth=3)
     tiny.run(engine, requests("resispec"))
     assert set(ways) == {"everywhere"}
+
+
+@pytest.mark.parametrize("verifier", ["resispec", "specinfer", "target"])
+def test_greedy_walks_need_no_laws(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, ways: Counter[str], verifier: str
+) -> None:
+    """The same texts, by the same steps, as where every law is made and tested."""
+    draft = LoadedDraft(256, model=tiny.model(7, num_hidden_layers=1))
+    engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=12, max_tree_depth=3)
+    wanted = [one for one in requests(verifier) if one.sampling.temperature == 0.0]
+    followed = tiny.run(engine, wanted)
+    assert not ways
+    monkeypatch.setattr(Verification, "_leaves_no_choice", lambda _: False)
+    decided = tiny.run(engine, wanted)
+    assert sum(ways.values()) > 5
+    assert followed.tokens == decided.tokens
+    assert len(followed.stats) == len(decided.stats)
