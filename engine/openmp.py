@@ -7,6 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
+
+
+@contextmanager
+def openmp_unbound() -> Iterator[None]:
+    """Within: none of the variables that tie threads to cores. After: as they were.
+
+    For a process that starts engines' processes and imports torch itself: tied to one core by a variable of
+    the user's, it would leave its children no other.
+    """
+    kept = {name: os.environ.pop(name) for name in _BINDING if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
 @contextmanager
 def openmp_for_engine() -> Iterator[None]:
     """Within: variables that keep an engine's threads on their cores. After: none.
@@ -19,5 +36,5 @@ def openmp_for_engine() -> Iterator[None]:
     if not any(name.startswith("OMP_") for name in os.environ):
         os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
     yield
-    for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"):
+    for name in _BINDING:
         os.environ.pop(name, None)

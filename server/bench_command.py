@@ -233,7 +233,7 @@ def bench(
     within each. Lists have commas between their values. With --peer, servers are started and measured
     over HTTP; with --url, one that runs already.
     """
-    from resispec.engine.openmp import openmp_for_engine
+    from resispec.engine.openmp import openmp_for_engine, openmp_unbound
 
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
     ways = ((url, _Way.URL), (peer, _Way.PEERS), (verification, _Way.VERIFICATION), (floor, _Way.FLOOR))
@@ -243,9 +243,9 @@ def bench(
         measure = _MEASURES[way](given)
     except ConfigError as exc:
         raise failed(exc, ExitCode.CONFIGURATION) from None
-    if way in (_Way.HERE, _Way.VERIFICATION, _Way.FLOOR):  # the engine runs in this process
-        with openmp_for_engine():
-            import resispec.engine.bench.command  # noqa: F401
+    is_here = way in (_Way.HERE, _Way.VERIFICATION, _Way.FLOOR)  # the engine runs in this process
+    with openmp_for_engine() if is_here else openmp_unbound():
+        import resispec.engine.bench.command  # noqa: F401
     from resispec.engine.bench.contenders import BenchError
     from resispec.models.base import ModelError
 

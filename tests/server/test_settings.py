@@ -169,6 +169,19 @@ def test_only_the_engine_is_bound_to_cores(monkeypatch):
         assert "OMP_PROC_BIND" not in os.environ  # the user's choice
 
 
+def test_a_bench_of_servers_leaves_them_all_cores():
+    """Whatever the user's variables would tie the process to that starts them."""
+    code = (
+        "import os; cores = os.sched_getaffinity(0)\n"
+        "from resispec.engine.openmp import openmp_unbound\n"
+        "with openmp_unbound():\n    import torch\n"
+        "torch.ones(10).sum(); assert os.sched_getaffinity(0) == cores\n"
+        "assert os.environ['OMP_PROC_BIND'] == 'close'\n"
+    )
+    bound = os.environ | {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+    subprocess.run([sys.executable, "-c", code], env=bound, timeout=60, check=True)
+
+
 def run(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "resispec.server.cli", *arguments],
