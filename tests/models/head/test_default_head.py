@@ -48,7 +48,9 @@ def test_it_belongs_to_the_default_target_and_drafts_for_it() -> None:
     prompt = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
     ids = target.generate(prompt, max_new_tokens=64, do_sample=False, pad_token_id=2)
     with torch.no_grad():
-        hidden = target.model(ids).last_hidden_state
+        out = target.model(ids, output_hidden_states=True)
+        inputs = [out.hidden_states[number] for number in module.config.target_layers]
+        hidden = module.joined(out.last_hidden_state, torch.cat(inputs, dim=-1))
         read = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
         causal = torch.nn.functional.scaled_dot_product_attention
 
