@@ -220,10 +220,10 @@ struct Item {
   const Segment* segment;
   int64_t head, first, count;  // KV head; tokens
   int64_t row, rows;
-  float* partial;  // [queries, 2 + padded dim]: largest score, sum, weighted values. Null: the output's
+  int64_t partial;  // where [queries, 2 + padded dim] lie: largest score, sum, weighted values. -1: in the output
 };
 
-// The first of the rows from `row` on, 16 at most, that a token does not see because they come after it.
+// Which of `count` rows from `row` on a token sees, -1 in each lane.
 inline Ints seen(const Segment& segment, const Shape& shape, int64_t token, int64_t row, int64_t count) {
   const int64_t plain = segment.mask ? segment.kv_length - segment.columns
                                      : segment.kv_length - segment.length + token + 1;
@@ -245,7 +245,8 @@ struct Running {
 
 // 16 rows for Q queries from the n-th on. D: vectors of a head; lanes: which rows each query sees.
 template <typename T, int D, int Q>
-inline void attend_block(const Running& run, int64_t n, const T* const* keys, const T* const* values, const Ints* lanes) {
+inline void attend_block(const Running& run, int64_t n, const T* const* keys, const T* const* values,
+                         const Ints* lanes) {
   constexpr int64_t width = D * kLanes;
   const float* query = run.query + n * width;
   float* sums_of = run.values + n * width;
@@ -302,7 +303,7 @@ inline void attend_blocks(const Running& run, int64_t queries, const T* const* k
 
 template <typename T, int D>
 void attend_item(const Item& item, const Shape& shape, const T* query, const T* keys, const T* values, T* out,
-                 std::vector<float>& memory, std::vector<Ints>& lanes) {
+                 float* partial, std::vector<float>& memory, std::vector<Ints>& lanes) {
   const Segment& segment = *item.segment;
   const int64_t groups = shape.heads / shape.kv_heads, queries = item.count * groups, dim = shape.dim;
   constexpr int64_t width = D * kLanes;
@@ -356,8 +357,8 @@ void attend_item(const Item& item, const Shape& shape, const T* query, const T* 
     attend_blocks<float, D>(run, queries, wide_key, wide_value, lanes.data());
   }
   for (int64_t n = 0; n < queries; ++n) {
-    if (item.partial) {
-      float* to = item.partial + n * (2 + width);
+    if (item.partial >= 0) {
+      float* to = partial + item.partial + n * (2 + width);
       to[0] = run.most[n];
       to[1] = run.total[n];
       std::memcpy(to + 2, run.values + n * width, width * sizeof(float));
@@ -375,11 +376,11 @@ void attend_item(const Item& item, const Shape& shape, const T* query, const T* 
 
 // Chunks of a long context, in order, whoever made them when: the sum does not depend on threads.
 template <typename T>
-void join(const Item& item, int64_t chunks, int64_t width, const Shape& shape, T* out) {
+void join(const Item& item, const float* partial, int64_t chunks, int64_t width, const Shape& shape, T* out) {
   const int64_t groups = shape.heads / shape.kv_heads, queries = item.count * groups, dim = shape.dim;
   const int64_t stride = 2 + width;
   for (int64_t n = 0; n < queries; ++n) {
-    const float* parts = item.partial + n * stride;
+    const float* parts = partial + item.partial + n * stride;
     float most = kNothing, total = 0;
     for (int64_t c = 0; c < chunks; ++c) {
       const float own = parts[c * queries * stride];
@@ -429,23 +430,21 @@ void attend(const Segment* segments, int64_t count, const Shape& shape, const T*
       const int64_t begin = first_in_window(segment, shape, first, own) / kLanes * kLanes;
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
         if (end - begin <= kChunk) {
-          items.push_back({&segment, head, first, own, begin, end - begin, nullptr});
+          items.push_back({&segment, head, first, own, begin, end - begin, -1});
           continue;
         }
         const int64_t size = own * groups * (2 + width), before = begin / kChunk, needed = whole(end, kChunk);
-        joined.push_back({&segment, head, first, own, 0, 0, (float*)memory});  // an offset, for now
+        joined.push_back({&segment, head, first, own, 0, 0, memory});
         chunks_of.push_back(needed - before);
         for (int64_t c = before; c < needed; ++c, memory += size) {
-          const int64_t row = c == before ? begin : c * kChunk, left = (c + 1) * kChunk < end ? (c + 1) * kChunk : end;
-          items.push_back({&segment, head, first, own, row, left - row, (float*)(memory + 1)});
+          const int64_t row = c == before ? begin : c * kChunk;
+          const int64_t stop = (c + 1) * kChunk < end ? (c + 1) * kChunk : end;
+          items.push_back({&segment, head, first, own, row, stop - row, memory});
         }
       }
     }
   }
   std::vector<float> partial(memory);
-  for (Item& item : items)
-    if (item.partial) item.partial = partial.data() + ((int64_t)item.partial - 1);
-  for (Item& item : joined) item.partial = partial.data() + (int64_t)item.partial;
   const int64_t total = items.size(), merged = joined.size();
 #pragma omp parallel num_threads(threads) if (total > 1 && work * shape.dim > 3 * kWorth)
   {
@@ -453,9 +452,9 @@ void attend(const Segment* segments, int64_t count, const Shape& shape, const T*
     std::vector<Ints> lanes;
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < total; ++i)
-      attend_item<T, D>(items[i], shape, query, keys, values, out, memory_of, lanes);
+      attend_item<T, D>(items[i], shape, query, keys, values, out, partial.data(), memory_of, lanes);
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < merged; ++i) join(joined[i], chunks_of[i], width, shape, out);
+    for (int64_t i = 0; i < merged; ++i) join(joined[i], partial.data(), chunks_of[i], width, shape, out);
   }
 }
 
