@@ -43,7 +43,8 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     "intruder": _HERE_OR_PEERS,
     "compile": _HERE_OR_PEERS,
     **dict.fromkeys(("quantization", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
-    **dict.fromkeys(("shape", "length", "attention", "cuda_graphs"), frozenset({_Way.FLOOR})),
+    "attention": frozenset({_Way.HERE, _Way.FLOOR}),
+    **dict.fromkeys(("shape", "length", "cuda_graphs"), frozenset({_Way.FLOOR})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
 }
 
@@ -172,7 +173,11 @@ def bench(
     ] = 256,
     attention: Annotated[
         str,
-        typer.Option(help="How the KV memory is read: auto, rows, segments or flex.", rich_help_panel=FLOOR),
+        typer.Option(
+            help="How the KV memory is read: auto, rows, segments or flex. Without --floor a list: each one "
+            "more plain contender.",
+            rich_help_panel=FLOOR,
+        ),
     ] = "auto",
     cuda_graphs: Annotated[
         bool,
@@ -264,6 +269,8 @@ def _here(given: dict[str, Any]) -> Callable[[], bool]:
     from resispec.engine.bench.serving.launch import parse_peer
     from resispec.engine.bench.settings import BenchSettings, Tree, parse_list, sweep_trees
 
+    if "attention" in given:
+        given["attentions"] = parse_list(given.pop("attention"), str, "attention")
     sweep = given.pop("sweep", False)
     nodes, depth = given.pop("nodes", None), given.pop("depth", None)
     if (nodes is None) != (depth is None) and not sweep:

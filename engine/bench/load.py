@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +17,7 @@ from resispec.models.head.untrained import write_untrained
 from resispec.models.load.causal import load_causal
 from resispec.models.load.resolve import locate
 
-from ..config import DEFAULT
+from ..config import DEFAULT, EngineConfig
 from ..engine import Engine
 from ..load import build_engine, default_head
 from ..request import FormHelp, SpeculationMode, SpeculationParams
@@ -42,14 +43,17 @@ def loaders(
     """
     variants = list(speculations(settings))
 
-    def plain() -> list[Contender]:
+    def plain(name: str = PLAIN, attention: str = "auto") -> list[Contender]:
         clock = Stopwatch()
-        engine = _engine(settings, max_model_len, clock, tell, speculates=False)
-        return [EngineContender(PLAIN, engine, clock=clock, simulates=settings.simulate)]
+        config = settings.engine_config(max_model_len, speculates=False, attention=attention)
+        engine = _engine(config, clock, tell)
+        return [EngineContender(name, engine, clock=clock, simulates=settings.simulate)]
 
     def speculative() -> list[Contender]:
         clock = Stopwatch()
-        engine = _engine(settings, max_model_len, clock, tell, speculates=True)
+        config = settings.engine_config(max_model_len, speculates=True)
+        with draft_source(settings) as draft:
+            engine = _engine(replace(config, draft=draft), clock, tell)
         if settings.draft is not None:
             _check_draft(engine)
         # Trees that are named are meant, also where many run and smaller ones would be chosen.
@@ -74,6 +78,9 @@ def loaders(
         return [model.assisted(load_causal(draft, device=device, dtype=dtype, attn_implementation="sdpa")[0])]
 
     yield (PLAIN,), plain
+    for attention in settings.attentions:
+        name = f"{PLAIN} {attention}"
+        yield (name,), partial(plain, name, attention)
     if variants:
         yield tuple(name for name, _ in variants), speculative
     if settings.transformers:
@@ -110,18 +117,9 @@ def draft_folder(settings: BenchSettings) -> Path | None:
     return folder if draft_kind(folder) is DraftKind.MODEL else None
 
 
-def _engine(
-    settings: BenchSettings,
-    max_model_len: int,
-    clock: Stopwatch,
-    tell: Callable[[str], object],
-    *,
-    speculates: bool,
-) -> Engine:
+def _engine(config: EngineConfig, clock: Stopwatch, tell: Callable[[str], object]) -> Engine:
     """An engine that runs as it is going to. Raises BenchError where it cannot be compiled as asked."""
-    config = settings.engine_config(max_model_len, speculates=speculates)
-    with draft_source(settings) as draft:
-        engine = build_engine(replace(config, draft=draft) if speculates else config, clock)
+    engine = build_engine(config, clock)
     engine.settle()
     status = engine.info.compilation
     if status.state is CompileState.FAILED:

@@ -56,6 +56,7 @@ class BenchSettings:
     proposers: tuple[str, ...] = ()  # the same: a proposer, or several with + between them
     modes: tuple[str, ...] = ()  # the same: auto, fixed
     forms: tuple[str, ...] = ()  # the same: what answers' forms are used for, with + between, or none
+    attentions: tuple[str, ...] = ()  # ways to read the KV memory, each one more plain contender
     untrained: bool = False  # the draft's weights are random
     simulate: bool = False  # say of our engines' runs, too, what the simulator makes of them
     trace: Path | None = None  # for what was kept of drafted trees
@@ -111,7 +112,7 @@ class BenchSettings:
             ),
             (self.trees and self.tree, "sweep", "a sweep has trees of its own"),
             (
-                self.peers and (self.has_variants or self.tree),
+                self.peers and (self.has_variants or self.tree or self.attentions),
                 "peer",
                 "servers are measured as they are set up; leave out what is compared within one",
             ),
@@ -178,7 +179,7 @@ class BenchSettings:
         """All proposers that some contender uses; empty: the server's own."""
         return tuple(dict.fromkeys(name for names in self.proposers for name in names.split("+")))
 
-    def engine_config(self, max_model_len: int, *, speculates: bool) -> EngineConfig:
+    def engine_config(self, max_model_len: int, *, speculates: bool, attention: str = "auto") -> EngineConfig:
         """One engine's configuration. No prefix caching: every repeat runs the same prompts."""
         defaults = EngineConfig(self.target)
         trees = self.trees or ((self.tree,) if self.tree else ())
@@ -190,6 +191,7 @@ class BenchSettings:
             dtype=self.dtype,
             quantization=self.quantization,
             compile=self.compile,
+            attention=attention,
             max_num_seqs=max(self.batch) + (self.intruder is not None),
             max_model_len=max_model_len,
             max_tree_nodes=max((tree.nodes for tree in trees), default=None),

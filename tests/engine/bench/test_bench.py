@@ -141,6 +141,15 @@ def test_verifiers_proposers_and_modes_have_rows(folder):
     assert [row.error for row in bench(alone, QUIET).rows] == [None, None]
 
 
+def test_ways_of_attention_are_plain_contenders(folder):
+    changes = {"prompts": ("chat",), "batch": (2,), "repeats": 1, "draft": None, "transformers": False}
+    report = bench(settings(folder, attentions=("segments", "flex"), **changes), QUIET)
+    errors = {row.case.contender: row.error for row in report.rows}
+    assert list(errors) == ["plain", "plain segments", "plain flex"]
+    assert errors["plain"] is errors["plain segments"] is None
+    assert "on cpu use auto" in (errors["plain flex"] or "")
+
+
 def test_a_long_prompt_comes_into_the_middle(folder):
     changes = {"prompts": ("chat",), "batch": (2,), "repeats": 1, "tokens": 24, "intruder": 40, "draft": None}
     report = bench(settings(folder, **changes, assisted=True), QUIET)
@@ -161,6 +170,7 @@ def test_a_long_prompt_comes_into_the_middle(folder):
         (["--prompts", "poems"], "'poems'"),
         (["--batch", "x"], "batch is 'x'"),
         (["--sweep", "--draft", "none"], "needs a draft"),
+        (["--attention", "segments", "--peer", "vllm=python"], "--attention"),
     ],
 )
 def test_bad_options_exit_with_2(arguments, message):
