@@ -50,18 +50,13 @@ class RowAttention:
     def _plan(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
         """The table of the segments for the kernel, if there are any, and the others."""
         device, dtype = self._inputs.positions.device, self._memory.geometry.dtype
-        long = tuple(part for part in self._inputs.segments if in_blocks(part, device, window, dtype))
-        table = [
-            (
-                part.start,
-                part.length,
-                part.kv_start,
-                part.kv_length,
-                0 if mask is None else mask.data_ptr(),
-                0 if mask is None else mask.shape[1],
-            )
-            for part, mask in zip(self._inputs.segments, self._masks, strict=True)
-            if part not in long
-        ]
-        others = SegmentAttention(self._memory, replace(self._inputs, segments=long))
-        return torch.tensor(table) if table else None, long, others
+        long: list[Segment] = []
+        table: list[tuple[int, ...]] = []
+        for part, mask in zip(self._inputs.segments, self._masks, strict=True):
+            if in_blocks(part, device, window, dtype):
+                long.append(part)
+                continue
+            masked = (0, 0) if mask is None else (mask.data_ptr(), mask.shape[1])
+            table.append((part.start, part.length, part.kv_start, part.kv_length, *masked))
+        others = SegmentAttention(self._memory, replace(self._inputs, segments=tuple(long)))
+        return torch.tensor(table) if table else None, tuple(long), others
