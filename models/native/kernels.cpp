@@ -2,7 +2,8 @@
 //
 // Plain C functions on raw memory, called through ctypes: no header of Python's or torch's is needed to build
 // them. Threads are torch's own: OpenMP is compiled in but not linked, so that its functions are those of the
-// library that torch has loaded, whose threads wait on the cores already. `ops.py` checks what is handed over.
+// library that torch has loaded, whose threads wait on the cores already. `library.py` binds them and
+// says what they take.
 //
 // Vectors are the compiler's, 16 floats at a time, in whatever registers the target has. Numbers are float32
 // inside, of either storage type, and rounded once on their way out.
@@ -198,7 +199,7 @@ void rotate(T* qkv, const T* cos, const T* sin, const int64_t* rows, T* keys, T*
   }
 }
 
-// Of one segment, as `ops.py` lays it out: its tokens, its KV rows, and what of them its tokens see.
+// Of one segment, as `RowAttention` lays it out: its tokens, its KV rows, and what of them its tokens see.
 struct Segment {
   int64_t start, length;        // tokens of the step
   int64_t kv_start, kv_length;  // rows they may see, their own included

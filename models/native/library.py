@@ -107,7 +107,7 @@ class NativeKernels:
         """Fill ``out`` [N, heads, D] for the tokens of ``segments``, and leave the others.
 
         query: [N, heads, D], of which tokens may lie further apart; keys, values: a layer's
-        [KV rows, KV heads, D]; segments: [S, 6] int64, see `segment_table`; positions: [N] int64.
+        [KV rows, KV heads, D]; segments: [S, 6] int64, as `RowAttention` lays them out; positions: [N] int64.
         """
         _, heads, dim = out.shape
         self._attend(
