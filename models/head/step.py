@@ -62,7 +62,9 @@ class HeadStepModel:
 
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels."""
-        pack_linears(self._head if self._fused is None else self._fused)
+        pack_linears(self._head)  # with the layers that `FusedHead` left it: what reads the target's
+        if self._fused is not None:
+            pack_linears(self._fused)
         pack_linears(self._readout)
 
 

@@ -83,6 +83,9 @@ def follow(root: CleanRoot, name: str, rest: str, stage: Stage) -> Stage:
             step(root, f"test -e {words[1]}", stage)
         else:
             copy(root, words, stage)
+    elif name == "RUN" and rest.startswith("apt-get "):
+        assert "g++" in rest
+        assert shutil.which("g++"), "this machine's packages are those of the root"
     elif name == "RUN":
         bound = re.match(r"--mount=type=bind,from=\w+,source=(\S+),target=(\S+) ", rest)
         assert bound is None or bound.group(1) == bound.group(2)

@@ -69,14 +69,15 @@ def test_health_and_metrics(tiny_server):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_the_server_beside_its_engine_goes_without_torch(tiny_server):
+def test_the_server_beside_its_engine_goes_without_torch(serve, tiny_arguments):
     def has_torch(pid):
         return any("libtorch" in area.path for area in psutil.Process(pid).memory_maps())
 
-    server, *others = tiny_server.pids
+    started = serve(*tiny_arguments)  # of its own: laws that the page asks for are made with torch
+    server, *others = started.pids
     assert not has_torch(server)
     assert any(map(has_torch, others))
-    assert "PyTorch" not in "".join(tiny_server.stderr)
+    assert "PyTorch" not in "".join(started.stderr)
 
 
 def test_a_disconnect_frees_the_engine(tiny_server):

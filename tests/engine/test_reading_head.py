@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def test_its_logits_are_those_of_training(tiny: Any) -> None:
     loaded = LoadedTarget(tiny.model(0), tiny.tokenizer(), "tiny", 256, tiny.vocabulary, (tiny.eos,), {})
     head, ids = reading_head(tiny.vocabulary), torch.arange(20) + 5
     config = EngineConfig("tiny", draft="tiny", dtype="float32", num_threads=1)
-    laws = LawSource(config, loaded, LoadedDraft(256, head=head, vocab_ids=ids), 40)
+    laws = LawSource(config, loaded, LoadedDraft(256, head=deepcopy(head), vocab_ids=ids), 40)
     text = [3, 4, 5, 80, 7, 90, 11, 12]
     found = laws.positions(text, 2).draft
     model = tiny.model(0)
