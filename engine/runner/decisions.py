@@ -20,7 +20,7 @@ from .candidates import Candidates
 LawsAt = Callable[[Tensor, SequenceOf[int]], NodeLaws]  # of nodes [B] that belong to some owners
 
 # Numbers in laws below the roots, at least, for each level more: they take as long as its small operations.
-_WORTH_A_LEVEL = 400_000
+WORTH_A_LEVEL = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Decisions:
         """
         levels = min(max_depth, len({place.depth for place in self._candidates.places}))
         below_roots = len(self._candidates.owners) - len(self._verifiers)
-        worth = below_roots * num_ids >= _WORTH_A_LEVEL * (levels - 1)
+        worth = below_roots * num_ids >= WORTH_A_LEVEL * (levels - 1)
         whole = any(isinstance(VERIFIERS[name], TreeVerifier) for name in self._verifiers)
         if show_all or whole or not worth or levels < 2 or not device_for(self._device).reads_freely:
             return self.everywhere()

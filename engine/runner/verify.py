@@ -27,13 +27,14 @@ from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
-from ..verifiers.base import Decision, TreeVerifier
+from ..verifiers.base import TreeVerifier
 from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, walk
 from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
 from .candidates import Candidates
 from .decisions import Decisions
+from .greedy import Followed, follow
 from .logprobs import measure_walks, unpack_walk
 from .masks import NodeMasks, node_masks
 from .tops import measure_tops, unpack_tops
@@ -114,7 +115,9 @@ class Verification:
                 weights, bad = laws.law.weights.double(), laws.bad
                 last = self._draw(weights, laws)
         elif not traced and self._leaves_no_choice():
-            end, last, bad = self._follow(logits, batch, candidates, max_depth, masks)
+            followed = self._follow(logits, batch, candidates, max_depth, masks)
+            end, bad = followed.end, followed.bad
+            last = Draw(followed.tokens, torch.zeros_like(bad))
         else:
             uniforms = self._test_uniforms(candidates)
             decisions = Decisions(
@@ -168,18 +171,13 @@ class Verification:
         candidates: Candidates,
         max_depth: int,
         masks: NodeMasks | None,
-    ) -> tuple[Walk, Draw, Tensor]:
-        """The walks to where no child holds the only token, that token, and which walks mean nothing: [R]."""
-        nodes = torch.arange(len(batch.node_owner), device=self._device)
-        parameters = self._parameters(nodes, batch.node_owner, batch.path, masks)
-        tokens, bad = greedy_tokens(logits[: len(nodes)], *parameters)
-        holds = candidates.proposal.tokens == tokens[candidates.nodes, None]
-        child = torch.where(holds.any(dim=1), holds.int().argmax(dim=1), -1)
-        decision = Decision(child, torch.zeros_like(child, dtype=torch.float64))
-        end = walk(candidates.topology, decision, max_depth)
-        seen = torch.cat([candidates.topology.root[:, None], end.path], dim=1)
-        bad_walks = (bad[seen.clamp_min(0)] & (seen >= 0)).any(dim=1)
-        return end, Draw(tokens[end.final], torch.zeros_like(bad_walks)), bad_walks
+    ) -> Followed:
+        def greedy_at(nodes: Tensor, owners: SequenceOf[int]) -> tuple[Tensor, Tensor]:
+            parameters = self._parameters(nodes, owners, batch.path, masks)
+            whole = len(nodes) == len(batch.node_owner)  # then they are in order, and nothing is copied
+            return greedy_tokens(logits if whole else logits.index_select(0, nodes), *parameters)
+
+        return follow(candidates, batch.node_owner, len(self._owners), self._num_ids, max_depth, greedy_at)
 
     def _draw(self, weights: Tensor, laws: NodeLaws) -> Draw:
         """Every request's last token. weights: [R, V] float64; laws: the target's, where these sum to 0."""

@@ -9,7 +9,7 @@ import pytest
 
 from resispec.engine.build import LoadedDraft
 from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
-from resispec.engine.runner import decisions
+from resispec.engine.runner import decisions, greedy
 from resispec.engine.runner.decisions import Decisions
 from resispec.engine.runner.verify import Verification
 
@@ -60,7 +60,7 @@ def test_both_ways_write_the_same(
     engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=12, max_tree_depth=3)
     texts = []
     for worth, way in ((ANY, "on_the_way"), (NEVER, "everywhere")):
-        monkeypatch.setattr(decisions, "_WORTH_A_LEVEL", worth)
+        monkeypatch.setattr(decisions, "WORTH_A_LEVEL", worth)
         ways.clear()
         ran = tiny.run(engine, requests(*verifiers))
         assert ways[way] > 10
@@ -72,7 +72,7 @@ def test_both_ways_write_the_same(
 
 def test_who_must_see_all_nodes(tiny: Any, monkeypatch: pytest.MonkeyPatch, ways: Counter[str]) -> None:
     """Rules over whole trees, and requests that are traced."""
-    monkeypatch.setattr(decisions, "_WORTH_A_LEVEL", ANY)
+    monkeypatch.setattr(decisions, "WORTH_A_LEVEL", ANY)
     draft = LoadedDraft(256, model=tiny.model(7, num_hidden_layers=1))
     engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=12, max_tree_depth=3)
     tiny.run(engine, requests("resispec-tree"))
@@ -88,15 +88,27 @@ def test_few_nodes_are_looked_at_together(tiny: Any, ways: Counter[str]) -> None
 
 
 @pytest.mark.parametrize("verifier", ["resispec", "specinfer", "target"])
+@pytest.mark.parametrize("worth", [ANY * 1000, NEVER])
 def test_greedy_walks_need_no_laws(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch, ways: Counter[str], verifier: str
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, ways: Counter[str], verifier: str, worth: int
 ) -> None:
     """The same texts, by the same steps, as where every law is made and tested."""
     draft = LoadedDraft(256, model=tiny.model(7, num_hidden_layers=1))
     engine = tiny.engine(tiny.model(0), draft, max_tree_nodes=12, max_tree_depth=3)
     wanted = [one for one in requests(verifier) if one.sampling.temperature == 0.0]
+    calls: Counter[str] = Counter()
+    for name in ("follow_by_level", "follow_at_once"):
+        original = getattr(greedy, name)
+
+        def counted(*args: Any, name: str = name, original: Any = original) -> Any:
+            calls[name] += 1
+            return original(*args)
+
+        monkeypatch.setattr(greedy, name, counted)
+    monkeypatch.setattr(greedy, "WORTH_A_LEVEL", worth)
     followed = tiny.run(engine, wanted)
     assert not ways
+    assert set(calls) == {"follow_at_once" if worth == NEVER else "follow_by_level"}
     monkeypatch.setattr(Verification, "_leaves_no_choice", lambda _: False)
     decided = tiny.run(engine, wanted)
     assert sum(ways.values()) > 5
