@@ -44,7 +44,7 @@ def target_law(
     Greedy rows are one-hot at the largest logit, the lowest id on ties. Raises ValueError if a row's
     parameters look at its path and ``context`` is missing.
     """
-    picked = logits.clone() if nodes is None else logits[nodes]
+    picked = logits.clone() if nodes is None else logits.index_select(0, nodes)
     if rows.adjusts:
         picked = adjusted_logits(picked, rows, context)
     if rows.all_greedy:
