@@ -87,6 +87,13 @@ def distill(
         list[int] | None,
         typer.Option(help="A layer of the target, from 0, whose input a head reads as well; repeat."),
     ] = None,
+    intermediate_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Width of a head's feed-forward part (default: that of --start-from, else the target's).",
+            show_default=False,
+        ),
+    ] = None,
     start_from: Annotated[
         Path | None, typer.Option(help="Folder of an earlier head of this target, to train it further.")
     ] = None,
@@ -132,6 +139,7 @@ def distill(
             kind=kind,
             layers=layers,
             target_layers=tuple(target_layer or ()),
+            intermediate_size=intermediate_size,
             start_from=start_from,
             data=tuple(data or ()),
             prompts=prompts,

@@ -53,27 +53,47 @@ It holds no embedding and no output matrix and is of no use without its target, 
 """
 
 
-def earlier_head(folder: Path, config: HeadConfig, target: Any, tokenizer: Any) -> dict[str, Tensor]:
-    """Weights, float32, of a head trained before, to train further in one of ``config``.
+def earlier_head(folder: Path, target: Any, tokenizer: Any) -> HeadModule:
+    """A head that was trained before, its weights in float32.
 
-    Its draft vocabulary may be another, and it may read none of the target's layers yet.
-    Raises ModelError when it belongs to another target or has other sizes.
+    Raises ModelError when it belongs to another target.
     """
     module, _ = load_head(folder, dtype=torch.float32)
     check_head(module.config, target, tokenizer)
-    was = module.config
+    return module
+
+
+@torch.no_grad()
+def begin_as(module: HeadModule, earlier: HeadModule) -> None:
+    """Give ``module``, which was initialised, the weights of an ``earlier`` head, and so what that one gives.
+
+    It may have another draft vocabulary, read layers of the target where the earlier one reads none, and be
+    wider in its feed-forward part: what is new there was initialised to add nothing.
+    Raises ModelError when it cannot begin so.
+    """
+    was, config = earlier.config, module.config
+    if was.target_layers not in ((), config.target_layers):
+        raise ModelError(
+            f"the head to start from reads target_layers {list(was.target_layers)}, "
+            f"the new one is to read {list(config.target_layers)}"
+        )
+    if was.intermediate_size > config.intermediate_size:
+        raise ModelError(
+            f"intermediate_size is {config.intermediate_size}, but the head to start from has "
+            f"{was.intermediate_size}; give as much or more"
+        )
     same = dataclasses.replace(
         was,
         draft_vocab_size=config.draft_vocab_size,
+        intermediate_size=config.intermediate_size,
         target=config.target,
-        target_layers=was.target_layers or config.target_layers,
+        target_layers=config.target_layers,
     )
     if same != config:
-        raise ModelError(
-            f"the head in {folder} reads target_layers {list(was.target_layers)}, the new one is to read "
-            f"{list(config.target_layers)}; or its sizes are not those of a head for this target"
-        )
-    return module.state_dict()
+        raise ModelError("the sizes of the head to start from are not those of a head for this target")
+    own = module.state_dict()
+    for name, weight in earlier.state_dict().items():
+        own[name][tuple(slice(size) for size in weight.shape)] = weight
 
 
 def head_config(
@@ -83,12 +103,13 @@ def head_config(
     max_positions: int,
     draft_vocab_size: int,
     target_layers: tuple[int, ...] = (),
+    intermediate_size: int | None = None,
 ) -> HeadConfig:
-    """A head of the target's own sizes."""
+    """A head of the target's own sizes; ``intermediate_size`` may be another."""
     sizes = target.config
     size, heads = int(sizes.hidden_size), int(sizes.num_attention_heads)
     head_dim = int(getattr(sizes, "head_dim", None) or size // heads)
-    width = getattr(sizes, "intermediate_size", None)
+    width = intermediate_size or getattr(sizes, "intermediate_size", None)
     return HeadConfig(
         hidden_size=size,
         num_heads=heads,

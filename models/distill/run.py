@@ -22,7 +22,7 @@ from .corpus import Document, frequent_ids, read_corpus, split_held_out
 from .evaluate import evaluate
 from .features import FeatureStore, extract_features
 from .generate import write_corpus
-from .head import HeadTrainee, earlier_head, head_config
+from .head import HeadTrainee, begin_as, earlier_head, head_config
 from .initialise import initialise
 from .layers import LayersTrainee, fewer_layers, layer_numbers
 from .prompts import builtin_prompts, prompts_from_file
@@ -105,21 +105,23 @@ def _head(
 ) -> Trainee:
     vocab_ids = frequent_ids(documents, settings.draft_vocab)
     facts = read_facts(folder, target, tokenizer)
-    name = _name(settings, folder)
+    earlier, width = None, settings.intermediate_size
+    if settings.start_from is not None:
+        earlier = earlier_head(settings.start_from, target, tokenizer)
+        width = width or earlier.config.intermediate_size
     config = head_config(
         target,
         tokenizer,
-        name,
+        _name(settings, folder),
         facts.max_positions,
         len(vocab_ids),
         settings.target_layers,
+        width,
     )
     module, embeddings = HeadModule(config), target.get_input_embeddings().weight
     initialise(module, store, embeddings, settings.seed)
-    if settings.start_from is not None:
-        # What it does not read yet adds nothing, so training begins where the earlier one ended.
-        earlier = earlier_head(settings.start_from, config, target, tokenizer)
-        module.load_state_dict(earlier, strict=False)
+    if earlier is not None:
+        begin_as(module, earlier)
     return HeadTrainee(module, embeddings, vocab_ids)
 
 

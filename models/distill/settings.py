@@ -24,6 +24,7 @@ class DistillSettings:
     kind: str = HEAD  # or MODEL, some of the target's layers
     layers: int | None = None  # of a model; None: four
     target_layers: tuple[int, ...] = ()  # from 0, whose inputs a head reads beside the last state
+    intermediate_size: int | None = None  # of a head; None: the earlier head's, else the target's
     start_from: Path | None = None  # an earlier head of the same target, trained further
     data: tuple[Path, ...] = ()  # JSONL with prompt and output ids, or plain text
     prompts: Path | None = None  # one a line, for the text the target writes; None: built-in ones
@@ -43,7 +44,7 @@ class DistillSettings:
     def __post_init__(self) -> None:
         if self.kind not in (HEAD, MODEL):
             raise ModelError(f"kind is {self.kind!r}; {HEAD} and {MODEL} can be distilled")
-        heads = ("vocab", "start_from", "target_layers")
+        heads = ("vocab", "start_from", "target_layers", "intermediate_size")
         for name, kind in (*((name, HEAD) for name in heads), ("layers", MODEL)):
             if getattr(self, name) not in (None, ()) and self.kind != kind:
                 raise ModelError(f"{name} goes with kind {kind}; leave it out for kind {self.kind}")
@@ -51,7 +52,8 @@ class DistillSettings:
             raise ModelError(f"target_layers is {list(self.target_layers)}; name each layer once")
         if self.dtype not in ("auto", "bfloat16", "float32"):
             raise ModelError(f"dtype is {self.dtype!r}; auto, bfloat16 and float32 are known")
-        for name, least in (("vocab", 1), ("layers", 1), ("max_tokens", 16), ("generate_tokens", 0)):
+        sizes = {"vocab": 1, "layers": 1, "intermediate_size": 1, "max_tokens": 16, "generate_tokens": 0}
+        for name, least in sizes.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ModelError(f"{name} is {value}, it must be at least {least}")
@@ -94,6 +96,7 @@ class DistillSettings:
         words = ["resispec distill", f"--target {self.target_name}", f"--out {self.out.name}"]
         words += [f"--kind {MODEL} --layers {self.num_layers}"] if self.kind == MODEL else []
         words += [f"--target-layer {number}" for number in self.target_layers]
+        words += [f"--intermediate-size {self.intermediate_size}"] if self.intermediate_size else []
         words += [f"--start-from {self.start_from.name}"] if self.start_from else []
         words += [f"--data {path.name}" for path in self.data]
         words += [f"--prompts {self.prompts.name}"] if self.prompts else []

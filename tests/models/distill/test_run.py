@@ -118,6 +118,8 @@ def test_a_run_is_resumed_only_when_asked_and_only_its_own(folder: Path, data: P
         ({"vocab": 0}, "vocab"),
         ({"target_layers": (0, 2)}, r"reads layers \[0, 2\], but the target has 2"),
         ({"target_layers": (1, 1)}, "each layer once"),
+        ({"intermediate_size": 0}, "intermediate_size is 0"),
+        ({"kind": "model", "vocab": None, "intermediate_size": 32}, "intermediate_size goes with kind head"),
         ({"kind": "model", "vocab": None, "target_layers": (1,)}, "target_layers goes with kind head"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"max_tokens": 3}, "max_tokens"),
@@ -208,6 +210,34 @@ def test_a_head_learns_to_read_layers_and_begins_where_it_was(
     fewer = dataclasses.replace(more, out=tmp_path / "fewer", start_from=out, target_layers=(1,))
     with pytest.raises(ModelError, match=r"reads target_layers \[1, 0\], the new one is to read \[1\]"):
         distill(fewer, QUIET)
+
+
+def test_a_head_is_widened_and_begins_where_it_was(folder: Path, data: Path, tmp_path: Path) -> None:
+    run = settings(folder, tmp_path, data=(data,), intermediate_size=20)
+    earlier, vocab_ids = load_head(distill(run, QUIET), dtype=torch.float32)
+    again = {"data": (data,), "start_from": tmp_path / "head"}
+    # One step so small that weights stay as they are.
+    wide = settings(
+        folder, tmp_path, out=tmp_path / "wide", intermediate_size=40, steps=1, learning_rate=1e-30, **again
+    )
+    out = distill(wide, QUIET)
+    module, ids = load_head(out, dtype=torch.float32)
+    assert (earlier.config.intermediate_size, module.config.intermediate_size) == (20, 40)
+    assert module.up_proj.weight[20:].abs().sum() > 0
+    assert torch.equal(ids, vocab_ids)
+    given = torch.randn(6, 16), torch.randn(6, 16), torch.arange(6)
+    states = [head(*given, lambda q, k, v: v.repeat_interleave(2, dim=-2)) for head in (earlier, module)]
+    torch.testing.assert_close(*states)
+    assert "--intermediate-size 40 --start-from head" in (out / "README.md").read_text()
+
+    longer = distill(dataclasses.replace(wide, steps=3, resume=True), QUIET)
+    assert "3 steps" in (longer / "README.md").read_text()
+    kept, _ = load_head(distill(settings(folder, tmp_path, out=tmp_path / "kept", steps=1, **again), QUIET))
+    assert kept.config.intermediate_size == 20
+    narrow = settings(folder, tmp_path, out=tmp_path / "narrow", intermediate_size=12, **again)
+    with pytest.raises(ModelError, match="intermediate_size is 12, .* has 20; give as much or more"):
+        distill(narrow, QUIET)
+    assert not (tmp_path / "narrow").exists()
 
 
 def test_a_head_of_another_target_is_not_trained_further(folder: Path, data: Path, tmp_path: Path) -> None:
