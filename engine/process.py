@@ -1,8 +1,8 @@
 """An engine in a process of its own, seen from an asyncio loop.
 
 The engine's process owns the models and the cores; a busy event loop beside it cannot stall a step.
-Plain values travel both ways over one pipe: requests and aborts in, pickled; what it is when it is ready
-or why it is not, pickled; then one `StepResult` a step out, by `Wire`.
+Plain values travel over two pipes. By one go requests and aborts in, pickled, and out what the engine is
+when it is ready, or why it is not. By the other goes one `StepResult` a step out, by `Wire`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import asyncio
 import contextlib
 import gc
 import multiprocessing
+import os
 import queue
+import select
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Any
 
+from .client import Deliver
 from .config import ConfigError, EngineConfig
 from .heap import trim_heap
 from .outputs import EngineInfo, FinishReason, RequestOutput, StepResult, StepStats, Usage
@@ -51,39 +55,20 @@ class Failed:
     setting: str | None = None
 
 
-class OutputStream:
-    """The outputs of one request, in order. Closing it early aborts the request."""
+class _Results(asyncio.Protocol):
+    """Reads what the engine sends. ended: called when nothing more can come."""
 
-    def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
-        self._request_id = request_id
-        self._abort = abort
-        self._queue: asyncio.Queue[RequestOutput | RequestError] = asyncio.Queue()
-        self._ended = False
+    def __init__(self, dispatch: Callable[[StepResult | Rejected], None], ended: Callable[[], None]) -> None:
+        self._wire = Wire()
+        self._dispatch = dispatch
+        self._ended = ended
 
-    def put(self, item: RequestOutput | RequestError) -> None:
-        self._queue.put_nowait(item)
+    def data_received(self, data: bytes) -> None:
+        for message in self._wire.feed(data):
+            self._dispatch(message)
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RequestOutput:
-        if self._ended:
-            raise StopAsyncIteration
-        try:
-            item = await self._queue.get()
-        except BaseException:
-            await self.aclose()
-            raise
-        if isinstance(item, RequestError):
-            self._ended = True
-            raise item
-        self._ended = item.finish_reason is not None
-        return item
-
-    async def aclose(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._abort(self._request_id)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._ended()
 
 
 class EngineProcess:
@@ -95,15 +80,23 @@ class EngineProcess:
         self._info = info
         self._healthy = True
         self._closing = False
-        self._streams: dict[str, OutputStream] = {}
+        self._open: dict[str, Deliver] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
-        self._loop = asyncio.get_running_loop()
+        self._results: asyncio.BaseTransport | None = None
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # Both directions block: sending while the engine is in a step and the pipe is full, receiving in
-        # the middle of a message. The loop must not watch the pipe itself: uvloop would make it
-        # non-blocking, for both, and a message that does not fit into it would be cut short.
-        for work, name in ((self._send_all, "engine-sender"), (self._receive_all, "engine-receiver")):
-            threading.Thread(target=work, name=name, daemon=True).start()
+        # Sending blocks while the engine is in a step and the pipe is full.
+        threading.Thread(target=self._send_all, name="engine-sender", daemon=True).start()
+
+    async def read(self, results: Connection) -> None:
+        """Take what comes from ``results``, whose other end the engine's process has, until it ends.
+
+        It is a pipe of its own: the loop makes it non-blocking, which must not happen to the one for
+        requests, and reads it without a thread in between, which would cost every step a switch.
+        """
+        pipe = os.fdopen(os.dup(results.fileno()), "rb", buffering=0)
+        results.close()
+        loop = asyncio.get_running_loop()
+        self._results, _ = await loop.connect_read_pipe(lambda: _Results(self._dispatch, self._lost), pipe)
 
     @classmethod
     async def start(cls, config: EngineConfig) -> EngineProcess:
@@ -113,11 +106,13 @@ class EngineProcess:
         """
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
+        results, writer = context.Pipe(duplex=False)
         process = context.Process(
-            target=_run_engine, args=(config, theirs), name="resispec-engine", daemon=True
+            target=_run_engine, args=(config, theirs, writer), name="resispec-engine", daemon=True
         )
         process.start()
         theirs.close()
+        writer.close()
         try:
             answer = await asyncio.to_thread(ours.recv)
         except EOFError:
@@ -131,7 +126,9 @@ class EngineProcess:
         if isinstance(answer, Failed):
             process.join()
             raise _as_error(answer)
-        return cls(process, ours, answer)
+        client = cls(process, ours, answer)
+        await client.read(results)
+        return client
 
     @property
     def info(self) -> EngineInfo:
@@ -141,16 +138,15 @@ class EngineProcess:
     def healthy(self) -> bool:
         return self._healthy
 
-    def generate(self, request: Request) -> OutputStream:
-        stream = OutputStream(request.request_id, self._abort)
-        if request.request_id in self._streams:
+    def generate(self, request: Request, deliver: Deliver) -> Callable[[], None]:
+        if request.request_id in self._open:
             raise RequestError(f"a request with id {request.request_id!r} is already running", "request_id")
-        self._streams[request.request_id] = stream
+        self._open[request.request_id] = deliver
         if self._healthy:
             self._outbox.put(request)
         else:
             self._fail(request.request_id)
-        return stream
+        return partial(self._abort, request.request_id, deliver)
 
     def on_stats(self, listener: Callable[[StepStats], None]) -> None:
         self._listeners.append(listener)
@@ -166,8 +162,11 @@ class EngineProcess:
             await asyncio.to_thread(self._process.join)
         self._lost()
 
-    def _abort(self, request_id: str) -> None:
-        if self._streams.pop(request_id, None) is not None and self._healthy:
+    def _abort(self, request_id: str, deliver: Deliver) -> None:
+        if self._open.get(request_id) is not deliver:  # it has ended, and another may have its name
+            return
+        del self._open[request_id]
+        if self._healthy:
             self._outbox.put(Abort(request_id))
 
     def _send_all(self) -> None:
@@ -175,51 +174,42 @@ class EngineProcess:
             message = self._outbox.get()
             if message is None:
                 return
-            # A pipe that broke is noticed by the reader, which ends all streams.
+            # An engine that is gone is noticed by the end of its results, which ends all requests.
             with contextlib.suppress(OSError):
                 self._connection.send(message)
 
-    def _receive_all(self) -> None:
-        wire = Wire()
-        with contextlib.suppress(RuntimeError):  # the loop has been closed
-            while True:
-                try:
-                    message = wire.decode(self._connection.recv_bytes())
-                except (EOFError, OSError):
-                    self._loop.call_soon_threadsafe(self._lost)
-                    return
-                self._loop.call_soon_threadsafe(self._dispatch, message)
-
     def _dispatch(self, message: StepResult | Rejected) -> None:
         if isinstance(message, Rejected):
-            stream = self._streams.pop(message.request_id, None)
-            if stream is not None:
-                stream.put(RequestError(message.message, message.param))
+            deliver = self._open.pop(message.request_id, None)
+            if deliver is not None:
+                deliver(RequestError(message.message, message.param))
             return
         for output in message.outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is None:  # aborted, while the engine was in the step
+            deliver = self._open.get(output.request_id)
+            if deliver is None:  # aborted, while the engine was in the step
                 continue
             if output.finish_reason is not None:
-                del self._streams[output.request_id]
-            stream.put(output)
+                del self._open[output.request_id]
+            deliver(output)
         if message.stats.compilation is not None:
             self._info = replace(self._info, compilation=message.stats.compilation)
         for listener in self._listeners:
             listener(message.stats)
 
     def _lost(self) -> None:
-        """The engine is gone: end every stream that is still open."""
+        """The engine is gone: end every request that is still open."""
         if not self._healthy:
             return
         self._healthy = False
         self._outbox.put(None)
         self._connection.close()
-        for request_id in list(self._streams):
+        if self._results is not None:
+            self._results.close()
+        for request_id in list(self._open):
             self._fail(request_id)
 
     def _fail(self, request_id: str) -> None:
-        self._streams.pop(request_id).put(
+        self._open.pop(request_id)(
             RequestOutput(
                 request_id,
                 "",
@@ -239,7 +229,7 @@ def _as_error(failed: Failed) -> Exception:
     return ModelError(failed.message) if failed.kind == "model" else EngineDied(failed.message)
 
 
-def _run_engine(config: EngineConfig, connection: Connection) -> None:
+def _run_engine(config: EngineConfig, connection: Connection, results: Connection) -> None:
     """The child process's whole life."""
     import signal
 
@@ -264,15 +254,18 @@ def _run_engine(config: EngineConfig, connection: Connection) -> None:
         trim_heap()
         connection.send(engine.info)
         with contextlib.suppress(EOFError, OSError):  # the server is gone
-            _serve(engine, connection)
+            _serve(engine, connection, results.fileno())
         engine.close()
 
 
-def _serve(engine: Any, connection: Connection) -> None:
+def _serve(engine: Any, connection: Connection, results: int) -> None:
+    """results: the descriptor of the pipe that takes what comes of the requests."""
     wire = Wire()
+    poller = select.poll()  # `connection.poll` makes one for every look, which takes longer than the look
+    poller.register(connection, select.POLLIN)
     sending: tuple[tuple[str, float], ...] = ()  # the phase that ends after its step has been told
     while True:
-        while connection.poll(0 if engine.has_work else engine.look_again):
+        while poller.poll(_milliseconds(0.0 if engine.has_work else engine.look_again)):
             message = connection.recv()
             if isinstance(message, Close):
                 return
@@ -282,10 +275,13 @@ def _serve(engine: Any, connection: Connection) -> None:
             try:
                 engine.add(message)
             except RequestError as error:
-                rejected = Rejected(message.request_id, error.message, error.param)
-                connection.send_bytes(wire.encode(rejected))
+                wire.send(results, Rejected(message.request_id, error.message, error.param))
         if engine.has_work:
             result: StepResult = engine.step(sending)
             began = time.perf_counter()
-            connection.send_bytes(wire.encode(result))
+            wire.send(results, result)
             sending = (("send", time.perf_counter() - began),)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

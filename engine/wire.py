@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import msgspec
@@ -26,19 +27,46 @@ class _Message:
     rejected: Rejected | None = None
 
 
+_HEAD = 4  # bytes before a message, which say how long it is
+
+
 class Wire:
     """Writes and reads messages; for either end. Takes a fraction of the time that pickling them does."""
 
     def __init__(self) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(_Message)
+        self._unread = bytearray()  # the beginning of a message
 
-    def encode(self, message: StepResult | Rejected) -> bytes:
-        if isinstance(message, Rejected):
-            return self._encoder.encode(_Message(rejected=message))
-        return self._encoder.encode(_Message(result=message))
+    def send(self, pipe: int, message: StepResult | Rejected) -> None:
+        """Write to a descriptor that blocks. Raises OSError where nobody reads any more."""
+        data = memoryview(self.encode(message))
+        while data:
+            data = data[os.write(pipe, data) :]
 
-    def decode(self, data: bytes) -> StepResult | Rejected:
+    def encode(self, message: StepResult | Rejected) -> bytearray:
+        whole = _Message(rejected=message) if isinstance(message, Rejected) else _Message(result=message)
+        data = bytearray(_HEAD)
+        self._encoder.encode_into(whole, data, _HEAD)
+        data[:_HEAD] = (len(data) - _HEAD).to_bytes(_HEAD, "little")
+        return data
+
+    def feed(self, data: bytes) -> list[StepResult | Rejected]:
+        """The messages that are whole with ``data``, which comes behind what was fed before."""
+        self._unread += data
+        messages: list[StepResult | Rejected] = []
+        begin = 0
+        while len(self._unread) >= begin + _HEAD:
+            start = begin + _HEAD
+            end = start + int.from_bytes(self._unread[begin:start], "little")
+            if end > len(self._unread):
+                break
+            begin = end
+            messages.append(self._decode(self._unread[start:end]))
+        del self._unread[:begin]
+        return messages
+
+    def _decode(self, data: bytearray) -> StepResult | Rejected:
         message = self._decoder.decode(data)
         found = message.result or message.rejected
         assert found is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from resispec.engine.client import EngineClient
 from resispec.engine.outputs import (
@@ -15,7 +16,7 @@ from resispec.engine.outputs import (
     TokenLogprobs,
     Usage,
 )
-from resispec.engine.request import Request
+from resispec.engine.request import Request, RequestError
 
 from .errors import ApiError
 
@@ -37,8 +38,8 @@ class Generation:
         self._watchers = watchers
         self._requests = requests
         # News of a choice; a text: why it was aborted here.
-        self._news: asyncio.Queue[tuple[int, RequestOutput | Exception | str]] = asyncio.Queue()
-        self._pumps: list[asyncio.Task[None]] = []
+        self._news: asyncio.Queue[tuple[int, RequestOutput | RequestError | str]] = asyncio.Queue()
+        self._aborts: list[Callable[[], None]] = []
         self.usages = [Usage(len(request.prompt_token_ids), 0) for request in requests]
         self.metrics: dict[int, RequestMetrics] = {}
         self.finish_reasons: dict[int, FinishReason] = {}
@@ -48,15 +49,13 @@ class Generation:
     def speculation(self) -> list[SpeculationMetrics]:
         return [part.speculation for part in self.metrics.values() if part.speculation is not None]
 
-    async def start(self) -> None:
-        """Queue every sequence in the engine. Raises RequestError for one that it refuses."""
-        try:
-            for index, request in enumerate(self._requests):
-                outputs = self._client.generate(request)
-                self._pumps.append(asyncio.create_task(self._pump(index, outputs)))
-        finally:
-            # A task that is cancelled before its first step never runs, so it could not abort anything.
-            await asyncio.sleep(0)
+    def start(self) -> None:
+        """Queue every sequence in the engine. Raises RequestError for one whose id is in use."""
+        for index, request in enumerate(self._requests):
+            self._aborts.append(self._client.generate(request, partial(self._deliver, index)))
+
+    def _deliver(self, index: int, news: RequestOutput | RequestError) -> None:
+        self._news.put_nowait((index, news))
 
     async def outputs(self) -> AsyncIterator[tuple[int, RequestOutput]]:
         """(choice, news) as they come, until every sequence has finished.
@@ -65,7 +64,7 @@ class Generation:
         """
         while len(self.finish_reasons) < len(self._requests):
             index, news = await self._news.get()
-            if isinstance(news, Exception):
+            if isinstance(news, RequestError):
                 raise news
             if index in self.finish_reasons:
                 continue  # aborted after its last output
@@ -89,23 +88,14 @@ class Generation:
 
         reason: what its ``stop_reason`` says.
         """
-        for index, pump in enumerate(self._pumps):
-            if not pump.done():
-                pump.cancel()
-                self._news.put_nowait((index, reason))
+        for index, abort in enumerate(self._aborts):
+            abort()
+            self._news.put_nowait((index, reason))
 
-    async def aclose(self) -> None:
-        """Stop everything; returns when the engine has been told. Idempotent."""
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    async def _pump(self, index: int, outputs: AsyncIterator[RequestOutput]) -> None:
-        try:
-            async for output in outputs:
-                self._news.put_nowait((index, output))
-        except Exception as exc:  # noqa: BLE001 - whatever it is, `outputs` raises it
-            self._news.put_nowait((index, exc))
+    def close(self) -> None:
+        """Stop everything. Idempotent."""
+        for abort in self._aborts:
+            abort()
 
 
 @dataclasses.dataclass(slots=True)

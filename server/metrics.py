@@ -68,13 +68,14 @@ class Metrics:
         self._built_with = (model_name, version, info.draft or "", info.dtype, info.quantization)
         self._build.labels(*self._built_with, info.compilation.state).set(1)
         # Not the served model's name: its `model` label is "target" or "draft".
-        self._kv_usage = Gauge(
+        kv_usage = Gauge(
             "kv_cache_usage_ratio",
             "KV rows held by live requests over all rows.",
             ("model",),
             namespace=PREFIX,
             registry=self._registry,
         )
+        self._kv_usage_target, self._kv_usage_draft = kv_usage.labels("target"), kv_usage.labels("draft")
         self._running = self._gauge("num_requests_running", "Sequences that take part in steps.")
         self._waiting = self._gauge("num_requests_waiting", "Sequences in the engine's queue.")
 
@@ -101,6 +102,7 @@ class Metrics:
         self._decode = seconds("request_decode_time_seconds", "First token to last token.", REQUEST_BUCKETS)
         self._iteration = self._histogram("iteration_tokens", "Tokens in a target step.", COUNT_BUCKETS)
         self._phase = seconds("step_seconds", "Time of a step's phase.", PHASE_BUCKETS, "phase")
+        self._phases: dict[str, Histogram] = {}
 
         self._drafts = counter("spec_decode_num_drafts", "Trees verified.", "verifier")
         self._draft_tokens = counter("spec_decode_num_draft_tokens", "Candidates verified.", "verifier")
@@ -149,8 +151,8 @@ class Metrics:
             self._build.labels(*self._built_with, stats.compilation.state).set(1)
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
-        self._kv_usage.labels("target").set(stats.kv_usage_target)
-        self._kv_usage.labels("draft").set(stats.kv_usage_draft)
+        self._kv_usage_target.set(stats.kv_usage_target)
+        self._kv_usage_draft.set(stats.kv_usage_draft)
         self._prompt_tokens.inc(stats.prompt_tokens)
         self._generation_tokens.inc(stats.generation_tokens)
         self._preemptions.inc(stats.num_preemptions)
@@ -164,7 +166,9 @@ class Metrics:
         for seconds in stats.inter_token_latency:
             self._itl.observe(seconds)
         for phase, seconds in stats.phase_seconds:
-            self._phase.labels(model, phase).observe(seconds)
+            if phase not in self._phases:  # looking a series up takes longer than observing
+                self._phases[phase] = self._phase.labels(model, phase)
+            self._phases[phase].observe(seconds)
         for reason, count in stats.speculation_off:
             self._speculation_off.labels(model, reason).inc(count)
         for finished in stats.finished:

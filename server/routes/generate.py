@@ -48,11 +48,11 @@ async def generate(
     scope: AsyncExitStack,
 ) -> Response:
     """Run ``requests`` in the engine and answer. When ``scope`` ends, nothing of it runs any more."""
-    generation = await start(request, body, requests, state, scope)
+    generation = start(request, body, requests, state, scope)
     return await respond(request, body, generation, writer, state.settings.sse_keep_alive)
 
 
-async def start(
+def start(
     request: Request,
     body: GenerationBody,
     requests: Sequence[EngineRequest],
@@ -76,8 +76,8 @@ async def start(
     scope.callback(_log, request, body, generation)
     if tracing is not None:
         scope.callback(tracing.record, _record(request, body, generation, steps, state))
-    scope.push_async_callback(generation.aclose)
-    await generation.start()
+    scope.callback(generation.close)
+    generation.start()
     return generation
 
 

@@ -74,7 +74,7 @@ async def create_response(
     logprobs = Shown.of(body, state.prompts.strings).logprobs
     form = None if use is None else use.form
     writer = ResponseWriter(response_id, model, body, requests[0], form, logprobs, store=store)
-    generation = await start(request, body, requests, state, scope)
+    generation = start(request, body, requests, state, scope)
     key = request.state.key
 
     def finish() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -23,20 +22,21 @@ from resispec.engine.outputs import (
     StepStats,
     Usage,
 )
-from resispec.engine.process import Close, EngineProcess, _serve
-from resispec.engine.request import Request
+from resispec.engine.process import Abort, Close, EngineProcess, _serve
+from resispec.engine.request import Request, RequestError
 from resispec.engine.wire import Wire
 
 HUGE = 1 << 20  # tokens, or characters: more than a pipe holds
 
 
 class Child:
-    """Stands in for the engine's process: a thread at the other end of the pipe."""
+    """Stands in for the engine's process: a thread at the other ends of the pipes."""
 
     exitcode = 0
 
-    def __init__(self, connection: Connection, dies: bool = False) -> None:
+    def __init__(self, connection: Connection, results: Connection, dies: bool = False) -> None:
         self.connection = connection
+        self.results = results
         self.dies = dies  # in the middle of its first answer
         self.received: list[Any] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -47,13 +47,15 @@ class Child:
         while not isinstance(message := self.connection.recv(), Close):
             self.received.append(message)
             if self.dies:
-                os.write(self.connection.fileno(), struct.pack("!i", 100) + b"half")
+                whole = Wire().encode(StepResult((), StepStats()))
+                os.write(self.results.fileno(), whole[: len(whole) // 2])
                 break
             output = RequestOutput(
                 message.request_id, "x" * HUGE, (), Usage(HUGE, 1), finish_reason=FinishReason.STOP
             )
-            self.connection.send_bytes(Wire().encode(StepResult((output,), StepStats())))
+            Wire().send(self.results.fileno(), StepResult((output,), StepStats()))
         self.connection.close()
+        self.results.close()
 
     def join(self, timeout: float | None = None) -> None:
         self._thread.join(timeout)
@@ -62,19 +64,29 @@ class Child:
         return self._thread.is_alive()
 
 
+async def answer(client: EngineProcess, request: Request) -> list[RequestOutput]:
+    news: asyncio.Queue[RequestOutput | RequestError] = asyncio.Queue()
+    client.generate(request, news.put_nowait)
+    outputs: list[RequestOutput] = []
+    while not outputs or outputs[-1].finish_reason is None:
+        output = await news.get()
+        assert isinstance(output, RequestOutput)
+        outputs.append(output)
+    return outputs
+
+
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_messages_larger_than_the_pipe_arrive_whole(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     ours, theirs = multiprocessing.Pipe()
-    child = Child(theirs)
+    results, writer = multiprocessing.Pipe(duplex=False)
+    child = Child(theirs, writer)
     requests = [Request(str(index), tuple(range(index, HUGE))) for index in range(3)]
-
-    async def answer(client: EngineProcess, request: Request) -> list[RequestOutput]:
-        return [output async for output in client.generate(request)]
 
     async def run() -> tuple[list[list[RequestOutput]], bool]:
         client = EngineProcess(child, ours, cast(EngineInfo, None))
+        await client.read(results)
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*(answer(client, request) for request in requests))
         healthy = client.healthy
@@ -92,11 +104,13 @@ def test_messages_larger_than_the_pipe_arrive_whole(
 
 def test_the_end_of_the_engine_ends_what_is_open() -> None:
     ours, theirs = multiprocessing.Pipe()
-    child = Child(theirs, dies=True)
+    results, writer = multiprocessing.Pipe(duplex=False)
+    child = Child(theirs, writer, dies=True)
 
     async def run() -> list[RequestOutput]:
         client = EngineProcess(child, ours, cast(EngineInfo, None))
-        outputs = [output async for output in client.generate(Request("a", (1, 2)))]
+        await client.read(results)
+        outputs = await answer(client, Request("a", (1, 2)))
         assert not client.healthy
         await client.close()
         return outputs
@@ -123,19 +137,26 @@ class Stepping:
         return StepResult((), StepStats(phase_seconds=(("verify", 0.5), *late)))
 
 
-def phases_of(connection: Connection) -> tuple[tuple[str, float], ...]:
-    result = Wire().decode(connection.recv_bytes())
-    assert isinstance(result, StepResult)
-    return result.stats.phase_seconds
+def phases_of_steps(engine: Stepping) -> list[dict[str, float]]:
+    """The phases of its three steps."""
+    ours, theirs = multiprocessing.Pipe()
+    results, writer = multiprocessing.Pipe(duplex=False)
+    thread = threading.Thread(target=_serve, args=(engine, theirs, writer.fileno()))
+    thread.start()
+    wire, steps = Wire(), list[dict[str, float]]()
+    while len(steps) < 3 and results.poll(10):
+        for result in wire.feed(os.read(results.fileno(), 1 << 16)):
+            assert isinstance(result, StepResult)
+            steps.append(dict(result.stats.phase_seconds))
+    ours.send(Close())
+    thread.join(10)
+    assert not thread.is_alive()
+    return steps
 
 
 def test_sending_is_a_phase_of_the_next_step() -> None:
-    ours, theirs = multiprocessing.Pipe()
-    thread = threading.Thread(target=_serve, args=(Stepping(), theirs))
-    thread.start()
-    first, *others = [dict(phases_of(ours)) for _ in range(3)]
-    ours.send(Close())
-    thread.join(10)
+    first, *others = phases_of_steps(Stepping())
+    assert len(others) == 2
     assert first == {"verify": 0.5}
     for phases in others:
         assert phases["verify"] == 0.5
@@ -155,10 +176,30 @@ class Waiting(Stepping):
 
 
 def test_work_that_nobody_asked_for() -> None:
+    assert [phases["verify"] for phases in phases_of_steps(Waiting())] == [0.5] * 3
+
+
+def test_nothing_comes_of_a_request_that_was_aborted() -> None:
     ours, theirs = multiprocessing.Pipe()
-    thread = threading.Thread(target=_serve, args=(Waiting(), theirs))
-    thread.start()
-    assert [ours.poll(10) and phases_of(ours)[0] for _ in range(3)] == [("verify", 0.5)] * 3
-    ours.send(Close())
-    thread.join(10)
-    assert not thread.is_alive()
+    results, writer = multiprocessing.Pipe(duplex=False)
+    requests = [Request("a", (1, 2)), Request("a", (3, 4))]
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        client = EngineProcess(None, ours, cast(EngineInfo, None))
+        await client.read(results)
+        news: asyncio.Queue[RequestOutput | RequestError] = asyncio.Queue()
+        first: list[Any] = []
+        abort = client.generate(requests[0], first.append)
+        abort()
+        client.generate(requests[1], news.put_nowait)
+        abort()  # of the first one, whose name the second has now
+        output = RequestOutput("a", "x", (), Usage(1, 1), finish_reason=FinishReason.STOP)
+        Wire().send(writer.fileno(), StepResult((output,), StepStats()))
+        assert await asyncio.wait_for(news.get(), 30) == output
+        received = [await asyncio.to_thread(theirs.recv) for _ in range(3)]
+        writer.close()
+        return first, received
+
+    first, received = asyncio.run(run())
+    assert first == []
+    assert received == [requests[0], Abort("a"), requests[1]]

@@ -63,16 +63,29 @@ def test_a_result_with_everything_in_it() -> None:
         compilation=CompileStatus(CompileState.ON, "took 3 s"),
     )
     result = StepResult((output, by_id, failed), stats)
-    received = Wire().decode(Wire().encode(result))
+    (received,) = Wire().feed(Wire().encode(result))
     assert received == result
     assert isinstance(received, StepResult)
     assert received.outputs[0].finish_reason is FinishReason.STOP
 
 
 def test_an_empty_result() -> None:
-    assert Wire().decode(Wire().encode(StepResult((), StepStats()))) == StepResult((), StepStats())
+    assert Wire().feed(Wire().encode(StepResult((), StepStats()))) == [StepResult((), StepStats())]
 
 
 def test_a_refusal() -> None:
     rejected = Rejected("request-1", "max_tokens is too large", "max_tokens")
-    assert Wire().decode(Wire().encode(rejected)) == rejected
+    assert Wire().feed(Wire().encode(rejected)) == [rejected]
+
+
+def test_messages_in_pieces() -> None:
+    messages = [
+        StepResult((RequestOutput("a", "x" * 300, (1,), Usage(1, 1)),), StepStats(num_running=1)),
+        Rejected("b", "no", None),
+        StepResult((), StepStats()),
+    ]
+    data = b"".join(Wire().encode(message) for message in messages)
+    for size in (1, 3, 4, 5, 100, len(data) - 1, len(data)):
+        wire = Wire()
+        pieces = [wire.feed(data[start : start + size]) for start in range(0, len(data), size)]
+        assert [message for piece in pieces for message in piece] == messages

@@ -17,6 +17,7 @@ from pydantic import ByteSize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from resispec.engine.client import Deliver
 from resispec.engine.outputs import (
     EngineInfo,
     FinishReason,
@@ -129,25 +130,31 @@ class FakeEngine:
     listeners: list[Callable[[StepStats], None]] = field(default_factory=list)
     closed: bool = False
 
-    def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
+    def generate(self, request: Request, deliver: Deliver) -> Callable[[], None]:
         self.requests.append(request)
-        return self._play(request)
+        playing = asyncio.create_task(self._play(request, deliver))
 
-    async def _play(self, request: Request) -> AsyncIterator[RequestOutput]:
-        done = False
+        def abort() -> None:
+            if not playing.done():
+                playing.cancel()
+                self.aborted.append(request.request_id)
+
+        return abort
+
+    async def _play(self, request: Request, deliver: Deliver) -> None:
         delivered = 0
         sampling = request.sampling
-        try:
-            await asyncio.sleep(0)
-            if self.refuse is not None:
-                done = True
-                raise self.refuse
-            for piece in self.script(request):
-                await asyncio.sleep(piece.delay)
-                ends = tuple(range(delivered + 1, delivered + 1 + len(piece.tokens)))  # a character a token
-                delivered += len(piece.tokens)
-                done = piece.finish is not None
-                yield RequestOutput(
+        await asyncio.sleep(0)
+        if self.refuse is not None:
+            deliver(self.refuse)
+            return
+        for piece in self.script(request):
+            await asyncio.sleep(piece.delay)
+            ends = tuple(range(delivered + 1, delivered + 1 + len(piece.tokens)))  # a character a token
+            delivered += len(piece.tokens)
+            done = piece.finish is not None
+            deliver(
+                RequestOutput(
                     request.request_id,
                     piece.text,
                     piece.tokens,
@@ -163,9 +170,7 @@ class FakeEngine:
                     else _scores(request.prompt_token_ids[1:], sampling.prompt_logprobs),
                     trace=piece.trace,
                 )
-        finally:
-            if not done:
-                self.aborted.append(request.request_id)
+            )
 
     def on_stats(self, listener: Callable[[StepStats], None]) -> None:
         self.listeners.append(listener)

@@ -17,9 +17,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
+from resispec.engine.client import Deliver
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
-from resispec.engine.outputs import EngineInfo, RequestOutput, StepStats
+from resispec.engine.outputs import EngineInfo, StepStats
 from resispec.engine.request import Request, SpeculationMode
 from resispec.server.app import create_app
 from resispec.server.prompts import Tokenizer
@@ -43,7 +44,7 @@ class LocalClient:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._queues: dict[str, asyncio.Queue[RequestOutput]] = {}
+        self._open: dict[str, Deliver] = {}
         self._task: asyncio.Task[None] | None = None
         self.healthy = True
 
@@ -51,25 +52,18 @@ class LocalClient:
     def info(self) -> EngineInfo:
         return self._engine.info
 
-    def generate(self, request: Request) -> AsyncIterator[RequestOutput]:
-        queue = self._queues[request.request_id] = asyncio.Queue()
+    def generate(self, request: Request, deliver: Deliver) -> Callable[[], None]:
+        self._open[request.request_id] = deliver
         self._engine.add(request)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
-        return self._read(queue)
+        return lambda: None
 
     async def _run(self) -> None:
         while self._engine.has_work:
             for output in self._engine.step().outputs:
-                self._queues[output.request_id].put_nowait(output)
+                self._open[output.request_id](output)
             await asyncio.sleep(0)
-
-    async def _read(self, queue: asyncio.Queue[RequestOutput]) -> AsyncIterator[RequestOutput]:
-        while True:
-            output = await queue.get()
-            yield output
-            if output.finish_reason is not None:
-                return
 
     def on_stats(self, listener: Callable[[StepStats], None]) -> None:
         pass

@@ -215,7 +215,7 @@ async def test_a_request_has_one_log_line_without_its_prompt(http, caplog):
 
 
 async def test_a_crash_is_a_500_with_its_trace_in_the_log_only(http, engine, monkeypatch, caplog):
-    def crash(_):
+    def crash(*_):
         raise ZeroDivisionError("secret")
 
     monkeypatch.setattr(engine, "generate", crash)

@@ -8,6 +8,7 @@ import pytest
 
 from resispec.engine.outputs import FinishReason
 from resispec.engine.request import RequestError
+from resispec.server.writers.chat import ChatWriter
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -114,11 +115,11 @@ async def test_a_refusal_by_the_engine(http, engine):
     assert chunks[0]["error"]["param"] == "messages"
 
 
-async def test_a_crash_in_the_client(http, engine, monkeypatch, caplog):
-    def crash(_):
+async def test_a_crash_in_a_stream(http, monkeypatch, caplog):
+    def crash(*_):
         raise ZeroDivisionError("secret")
 
-    engine.script = crash
+    monkeypatch.setattr(ChatWriter, "chunks", crash)
     chunks = await stream(http)
     assert chunks[0]["error"]["code"] == "internal_error"
     assert "secret" not in json.dumps(chunks)
