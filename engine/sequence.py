@@ -138,18 +138,16 @@ class Sequence:
     runs_ahead: bool = False  # tokens that its grammar forces are taken at once
     num_forced: int = 0  # of its last tokens: forced ones behind the last that was drawn
 
+    num_prompt: int = field(init=False)
     prompt_key: tuple[str, int] = field(init=False)  # equal for equal prompts that may share their rows
 
     def __post_init__(self) -> None:
+        self.num_prompt = len(self.request.prompt_token_ids)
         self.prompt_key = (self.request.cache_salt, hash(self.request.prompt_token_ids))
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt_token_ids)
 
     @property
     def num_output(self) -> int:

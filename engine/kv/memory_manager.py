@@ -108,7 +108,7 @@ class KVManager:
         """
         self._must_run(entry)
         extent = entry.extent
-        if self._allocator.grow(extent, num_rows):
+        if num_rows <= extent.length or self._allocator.grow(extent, num_rows):
             return True, []
         wanted = self._allocator.units(num_rows)
         if wanted - extent.length > self.available_rows:

@@ -44,6 +44,8 @@ class UniformSource:
         step); a longer row begins with the shorter one.
         """
         rows = np.empty((len(keys), count), dtype=np.float64)
+        if not count:
+            return rows
         for row, key, position in zip(rows, keys, positions, strict=True):
             self._seek(key, stream, position)
             self._generator.random(out=row)
