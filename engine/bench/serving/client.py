@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
+import httptools
 
 from ..contenders import BenchError
 
-_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)  # seconds without a byte
+_CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +38,112 @@ class Exchange:
         return tuple(b - a for a, b in pairwise(self.arrivals))
 
 
-def http_client(url: str, headers: Mapping[str, str], *, keep_alive: bool = True) -> httpx2.AsyncClient:
-    """keep_alive: False for a server that mishandles a second request on a connection."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None if keep_alive else 0)
-    # Proxies of the environment are meant for other addresses than a server under test.
-    return httpx2.AsyncClient(
-        base_url=url, headers=dict(headers), limits=limits, timeout=_TIMEOUT, trust_env=False
-    )
+class _Answer(asyncio.Protocol):
+    """Keeps what is read with its times. A read costs a sixth of what it costs in a whole HTTP client, and
+    on a machine that also runs the server that time is the server's.
+    """
+
+    def __init__(self, on_read: Callable[[], None]) -> None:
+        self._on_read = on_read
+        self._parser = httptools.HttpResponseParser(self)
+        self._now = 0.0
+        self.status: int | None = None
+        self.body: list[tuple[float, bytes]] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._now, before = time.perf_counter(), len(self.body)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._end(error)
+        if len(self.body) > before:
+            self._on_read()
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        self.body.append((self._now, data))
+
+    def on_message_complete(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # An answer of unknown length ends with its connection; whether it is whole, its usage tells.
+        self._end(exc or (None if self.status else ConnectionResetError("closed before an answer")))
+
+    def _end(self, error: Exception | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
 
 
 async def exchange(
-    client: httpx2.AsyncClient,
+    url: str,
     path: str,
     body: Mapping[str, Any],
+    headers: Mapping[str, str] = MappingProxyType({}),
     *,
     due: float | None = None,
     on_read: Callable[[], None] = lambda: None,
 ) -> Exchange:
     """Send ``body`` with streaming and usage asked for; ``on_read`` is called at each read.
 
-    What was read is looked into only after the end: on a machine that also runs the server, that time
-    is the server's. Raises BenchError for an error, an answer without text and one without usage.
+    url: of the server, ``path`` comes behind it. Every request has a connection of its own. What was read is
+    looked into only after the end. Raises BenchError for an error, an answer without text and one without
+    usage.
     """
     sent = time.perf_counter() if due is None else due
-    lines: list[tuple[float, bytes]] = []
     streaming = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    loop = asyncio.get_running_loop()
     try:
-        async with client.stream("POST", path, json=streaming) as response:
-            if response.status_code != 200:
-                raise BenchError(f"HTTP {response.status_code}: {_reason(await response.aread())}")
-            rest = b""
-            async for data in response.aiter_bytes():
-                now = time.perf_counter()
-                *whole, rest = (rest + data).split(b"\n")
-                lines += [(now, line) for line in whole]
-                on_read()
-    except httpx2.HTTPError as error:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            transport, answer = await loop.create_connection(
+                lambda: _Answer(on_read),
+                parts.hostname,
+                parts.port or (443 if secure else 80),
+                ssl=secure or None,
+            )
+        try:
+            transport.write(_request(parts.netloc, parts.path + path, streaming, headers))
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await answer.ended
+        finally:
+            transport.abort()
+    except (OSError, httptools.HttpParserError) as error:  # a timeout is an OSError, too
         raise BenchError(f"{type(error).__name__}: {error}") from error
-    return _digest(sent, lines)
+    if answer.status != 200:
+        raise BenchError(f"HTTP {answer.status}: {_reason(b''.join(data for _, data in answer.body))}")
+    return _digest(sent, _lines(answer.body))
+
+
+def _request(host: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
+    content = json.dumps(body).encode()
+    fields = {
+        "Host": host,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(content)),
+        "Connection": "close",
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content
+
+
+def _lines(reads: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
+    """Each line with the time of the read that ended it."""
+    lines: list[tuple[float, bytes]] = []
+    rest = b""
+    for when, data in reads:
+        *whole, rest = (rest + data).split(b"\n")
+        lines += [(when, line) for line in whole]
+    return lines
 
 
 def _digest(sent: float, lines: Sequence[tuple[float, bytes]]) -> Exchange:

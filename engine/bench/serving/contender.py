@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
-
 from ..contenders import SETTLED, BenchError
 from ..measurement import Measurement
 from ..workload import Workload
-from .client import Exchange, exchange, http_client
+from .client import Exchange, exchange
 from .load import closed_loop, open_loop
 
 
@@ -27,7 +25,6 @@ class Endpoint:
     chat: bool = False  # texts as chat messages; else token ids as completions
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields beyond OpenAI's, in every request
     full_length: bool = True  # answers must be as long as asked
-    keep_alive: bool = True
 
 
 class ServedContender:
@@ -71,25 +68,23 @@ class ServedContender:
         return measured
 
     async def _run(self, workload: Workload) -> tuple[float, list[Exchange]]:
-        endpoint = self._endpoint
-        async with http_client(endpoint.url, endpoint.headers, keep_alive=endpoint.keep_alive) as client:
-            began = time.perf_counter()
-            if workload.rate is not None:
-                answers = await open_loop(
-                    lambda number, due: self._send(client, workload, number, due),
-                    workload.num_requests,
-                    workload.rate,
-                    seed=0,
-                )
-            elif workload.intruder is None:
-                answers = await closed_loop(
-                    lambda number: self._send(client, workload, number), workload.num_requests, workload.batch
-                )
-            else:
-                answers = await self._disturbed(client, workload)
-            return time.perf_counter() - began, answers
+        began = time.perf_counter()
+        if workload.rate is not None:
+            answers = await open_loop(
+                lambda number, due: self._send(workload, number, due),
+                workload.num_requests,
+                workload.rate,
+                seed=0,
+            )
+        elif workload.intruder is None:
+            answers = await closed_loop(
+                lambda number: self._send(workload, number), workload.num_requests, workload.batch
+            )
+        else:
+            answers = await self._disturbed(workload)
+        return time.perf_counter() - began, answers
 
-    async def _disturbed(self, client: httpx2.AsyncClient, workload: Workload) -> list[Exchange]:
+    async def _disturbed(self, workload: Workload) -> list[Exchange]:
         """A closed loop into which a long prompt comes once; its own answer is not counted."""
         reads, settled = 0, asyncio.Event()
 
@@ -101,12 +96,12 @@ class ServedContender:
 
         async def intrude() -> None:
             await settled.wait()
-            await exchange(client, *self._request(workload, workload.intruder, None, max_tokens=2))
+            await self._exchange(*self._request(workload, workload.intruder, None, max_tokens=2))
 
         intruder = asyncio.create_task(intrude())
         try:
             answers = await closed_loop(
-                lambda number: self._send(client, workload, number, on_read=on_read),
+                lambda number: self._send(workload, number, on_read=on_read),
                 workload.num_requests,
                 workload.batch,
             )
@@ -121,7 +116,6 @@ class ServedContender:
 
     async def _send(
         self,
-        client: httpx2.AsyncClient,
         workload: Workload,
         number: int,
         due: float | None = None,
@@ -130,7 +124,17 @@ class ServedContender:
         ids = workload.requests[number] if workload.requests else None
         text = workload.texts[number] if workload.texts else None
         path, body = self._request(workload, ids, text, workload.tokens)
-        return await exchange(client, path, body, due=due, on_read=on_read)
+        return await self._exchange(path, body, due, on_read)
+
+    async def _exchange(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        due: float | None = None,
+        on_read: Callable[[], None] = lambda: None,
+    ) -> Exchange:
+        endpoint = self._endpoint
+        return await exchange(endpoint.url, path, body, endpoint.headers, due=due, on_read=on_read)
 
     def _request(
         self, workload: Workload, ids: Sequence[int] | None, text: str | None, max_tokens: int

@@ -34,7 +34,6 @@ class Launch:
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    keep_alive: bool = True
     is_ours: bool = False  # and so tells more of itself than others do
 
 
@@ -98,14 +97,14 @@ def _vllm_ngram(peer: Peer, host: Host) -> Launch:
 
 
 def _llama(peer: Peer, host: Host, speculation: str = "none") -> Launch:
-    """llama.cpp in the xllamacpp wheel; it wants a GGUF file, and a new connection for each request."""
+    """llama.cpp in the xllamacpp wheel; it wants a GGUF file."""
     if peer.model is None:
         raise ConfigError(f"{peer.kind} wants a GGUF file: --peer {peer.kind}=PYTHON,FILE.gguf", "peer")
     script = Path(__file__).with_name("llama_server.py")
     sizes = (host.port, host.max_model_len, host.max_num_seqs, host.threads)
     command = (peer.python, str(script), peer.model, *map(str, sizes), speculation)
     extra = {"ignore_eos": True, "cache_prompt": False}
-    return Launch(command, host.port, extra=extra, keep_alive=False)
+    return Launch(command, host.port, extra=extra)
 
 
 PEERS: Mapping[str, Callable[[Peer, Host], Launch]] = {

@@ -165,7 +165,7 @@ def _started(name: str, launch: Launch, console: Console, ready: dict[str, float
         except BenchError as error:
             yield FailedContender(name, error)
             return
-        endpoint = Endpoint(server.url, model, extra=launch.extra, keep_alive=launch.keep_alive)
+        endpoint = Endpoint(server.url, model, extra=launch.extra)
         phases = dict if own is None else own.phase_seconds
         yield ServedContender(name, endpoint, busy=server.run, memory=server.memory, phases=phases)
 

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import pytest
 
 from resispec.engine.bench.contenders import BenchError
 from resispec.engine.bench.serving.client import Exchange, exchange
+from resispec.engine.bench.serving.process import free_port
 
 USAGE = {"choices": [], "usage": {"completion_tokens": 7}}
-
-
-class Parts(httpx2.AsyncByteStream):
-    """Pieces of a body, a little apart in time."""
-
-    def __init__(self, parts: list[bytes]) -> None:
-        self._parts = parts
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self._parts:
-            await asyncio.sleep(0.02)
-            yield part
 
 
 def event(body: Any, end: bytes = b"\n\n") -> bytes:
@@ -40,21 +28,42 @@ def delta(**fields: str) -> dict[str, Any]:
     return {"choices": [{"delta": fields}]}
 
 
-def ask(parts: list[bytes], status: int = 200, on_read: Callable[[], None] = lambda: None) -> Exchange:
-    seen: list[Any] = []
+def ask(
+    parts: list[bytes],
+    status: int = 200,
+    on_read: Callable[[], None] = lambda: None,
+    *,
+    chunked: bool = True,
+) -> Exchange:
+    """Of a server that sends ``parts``, a little apart in time."""
+    seen: list[tuple[bytes, Any]] = []
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(json.loads(request.content))
-        return httpx2.Response(status, stream=Parts(parts))
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+        seen.append((head, json.loads(await reader.readexactly(int(length.split(b":")[1])))))
+        coding = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        writer.write(b"HTTP/1.1 %d It\r\n%s\r\n" % (status, coding))
+        for part in parts:
+            await writer.drain()
+            await asyncio.sleep(0.02)
+            writer.write(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
+        writer.write(b"0\r\n\r\n" if chunked else b"")
+        writer.close()
 
     async def run() -> Exchange:
-        transport = httpx2.MockTransport(answer)
-        async with httpx2.AsyncClient(base_url="http://it", transport=transport) as client:
-            return await exchange(client, "/v1/completions", {"prompt": "a"}, on_read=on_read)
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+            headers = {"Authorization": "Bearer it"}
+            return await exchange(url, "/v1/completions", {"prompt": "a"}, headers, on_read=on_read)
 
-    result = asyncio.run(run())
-    assert seen == [{"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}]
-    return result
+    try:
+        return asyncio.run(run())
+    finally:
+        ((head, body),) = seen
+        assert head.startswith(b"POST /base/v1/completions HTTP/1.1\r\n")
+        assert b"\r\nAuthorization: Bearer it\r\n" in head
+        assert body == {"prompt": "a", "stream": True, "stream_options": {"include_usage": True}}
 
 
 def test_reads_with_text_are_timed_and_tokens_come_from_usage() -> None:
@@ -101,13 +110,28 @@ def test_bad_answers_say_why(parts: list[bytes], status: int, message: str) -> N
         ask(parts, status)
 
 
-def test_a_broken_connection_is_a_bench_error() -> None:
-    def fail(_request: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("refused")
+def test_an_answer_may_end_with_its_connection() -> None:
+    assert ask([event(text("a")), event(USAGE)], chunked=False).tokens == 7
+
+
+def failing(words: bytes) -> str:
+    """What is said of a server that says only that."""
+
+    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(words)
+        writer.close()
 
     async def run() -> None:
-        async with httpx2.AsyncClient(base_url="http://it", transport=httpx2.MockTransport(fail)) as client:
-            await exchange(client, "/", {})
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            await exchange(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "/", {})
 
-    with pytest.raises(BenchError, match="ConnectError: refused"):
+    with pytest.raises(BenchError) as error:
         asyncio.run(run())
+    return str(error.value)
+
+
+def test_a_broken_connection_is_a_bench_error() -> None:
+    assert failing(b"") == "ConnectionResetError: closed before an answer"
+    assert failing(b"what?\r\n\r\n").startswith("HttpParser")
+    with pytest.raises(BenchError, match="ConnectionRefusedError"):
+        asyncio.run(exchange(f"http://127.0.0.1:{free_port()}", "/", {}))
