@@ -159,14 +159,19 @@ def test_the_banner_has_all_a_person_needs(engine):
 
 
 def test_only_the_engine_is_bound_to_cores(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("OMP_")]:
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
         monkeypatch.delenv(name)
     with openmp_for_engine():
         assert (os.environ["OMP_PROC_BIND"], os.environ["OMP_PLACES"]) == ("true", "cores")
+        assert int(os.environ["GOMP_SPINCOUNT"]) < 10000
     assert "OMP_PROC_BIND" not in os.environ
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.setenv("GOMP_SPINCOUNT", "123")
+    with openmp_for_engine():
+        assert os.environ["GOMP_SPINCOUNT"] == "123"  # the user's choice
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with openmp_for_engine():
-        assert "OMP_PROC_BIND" not in os.environ  # the user's choice
+        assert not {"OMP_PROC_BIND", "GOMP_SPINCOUNT"} & {*os.environ}
 
 
 def test_a_bench_of_servers_leaves_them_all_cores():

@@ -106,7 +106,7 @@ async def exchange(
         async with asyncio.timeout(_CONNECT_SECONDS):
             transport, answer = await loop.create_connection(
                 lambda: _Answer(on_read),
-                parts.hostname,
+                parts.hostname or "",
                 parts.port or (443 if secure else 80),
                 ssl=secure or None,
             )
