@@ -51,7 +51,7 @@ class Wire:
         data[:_HEAD] = (len(data) - _HEAD).to_bytes(_HEAD, "little")
         return data
 
-    def feed(self, data: bytes) -> list[StepResult | Rejected]:
+    def feed(self, data: bytes | bytearray) -> list[StepResult | Rejected]:
         """The messages that are whole with ``data``, which comes behind what was fed before."""
         self._unread += data
         messages: list[StepResult | Rejected] = []

@@ -79,7 +79,7 @@ def test_a_refusal() -> None:
 
 
 def test_messages_in_pieces() -> None:
-    messages = [
+    messages: list[StepResult | Rejected] = [
         StepResult((RequestOutput("a", "x" * 300, (1,), Usage(1, 1)),), StepStats(num_running=1)),
         Rejected("b", "no", None),
         StepResult((), StepStats()),
