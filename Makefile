@@ -15,7 +15,7 @@ PYTEST_ARGS ?= -n auto --dist loadfile
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # Changes of what is installed, or of where, set up again; nothing else does.
-KEY := $(shell { pwd; cat pyproject.toml setup.py constraints.txt models/native/kernels.cpp; } | cksum | tr -d ' ')
+KEY := $(shell { pwd; cat pyproject.toml setup.py constraints.txt models/native/*.cpp models/native/*.h engine/native/*.cpp; } | cksum | tr -d ' ')
 RUN_STAMP := .venv/.run-$(KEY)
 DEV_STAMP := .venv/.dev-$(KEY)
 

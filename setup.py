@@ -7,6 +7,7 @@ import platform
 
 from setuptools import Extension, find_namespace_packages, setup
 
+KERNELS = {"models.native": "models/native/kernels.cpp", "engine.native": "engine/native/verify.cpp"}
 ROOMS = ("server", "engine", "models")
 # What is built for each kind of machine: models/native/library.py chooses when it runs.
 VARIANTS = {
@@ -32,12 +33,14 @@ def kernels() -> list[Extension]:
     flags = ["-std=gnu++17", "-O3", "-fopenmp", "-Wno-psabi"]
     return [
         Extension(
-            f"resispec.models.native._{variant}",
-            ["models/native/kernels.cpp"],
+            f"resispec.{package}._{variant}",
+            [source],
+            depends=["models/native/vectors.h"],
             language="c++",
             extra_compile_args=flags + own,
             optional=True,
         )
+        for package, source in KERNELS.items()
         for variant, own in VARIANTS.get(platform.machine(), {"base": []}).items()
     ]
 
@@ -49,7 +52,8 @@ setup(
     package_data={
         "": ["py.typed"],
         "resispec.models": ["assets/**"],
-        "resispec.models.native": ["kernels.cpp"],
+        "resispec.engine.native": ["verify.cpp"],
+        "resispec.models.native": ["kernels.cpp", "vectors.h"],
         "resispec.server": ["page/**", "templates/**"],
     },
 )

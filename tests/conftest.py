@@ -15,8 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from resispec.engine.build import LoadedDraft, LoadedTarget, assemble
 from resispec.engine.config import EngineConfig
 from resispec.engine.engine import Engine
+from resispec.engine.native import kernels_for
 from resispec.engine.outputs import RequestOutput, StepStats
 from resispec.engine.request import Request, SpeculationMode
+from resispec.models.device.cpu import CpuDevice
 
 VOCABULARY = 128
 EOS = 1
@@ -139,3 +141,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny() -> Tiny:
     return Tiny()
+
+
+@pytest.fixture(params=["built", "torch"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On a CPU verification runs on kernels of our own, or on torch's operations where there are none."""
+    way = str(request.param)
+    if way == "torch":
+        monkeypatch.setattr(CpuDevice, "runs_native", False)
+    elif kernels_for(torch.device("cpu")) is None:
+        pytest.skip("no kernels were built")
+    return way

@@ -119,7 +119,7 @@ def _trials(verifier: AnyVerifier, law: TargetLaw, proposal: Proposal) -> Trials
 def correction_laws(verifier: AnyVerifier, law: TargetLaw, proposal: Proposal, threshold: Tensor) -> Tensor:
     """[B, V]: the law of the correction, normalised; 0 where there can be none."""
     none = torch.full_like(proposal.num_head, -1)
-    weights = verifier.residual(law, proposal, Decision(none, threshold))
+    weights = verifier.residual(law, proposal, Decision(none, threshold)).dense()
     total = weights.sum(dim=1, keepdim=True)
     return torch.where(total > 0, weights / total, 0.0)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resispec.models.device import device_for, put
 
+from ..sampling.draw import Residual
 from ..sampling.weights import NodeLaws
 from ..verifiers.base import Decision, TargetLaw, TreeVerifier
 from ..verifiers.table import VERIFIERS
@@ -105,8 +106,8 @@ class Decisions:
                 decided = verifier.decide(part, proposal, self._uniforms[index])
             child[index], threshold[index] = decided.child, decided.threshold
 
-    def final_weights(self, law: TargetLaw, decided: Decision, end: Walk) -> Tensor:
-        """The last token's law: [R, V] float64. At a leaf the target's, elsewhere the correction's."""
+    def residual(self, law: TargetLaw, decided: Decision, end: Walk) -> Residual:
+        """The last token's law, of R rows: at a leaf the target's, elsewhere the correction's."""
         proposal, none_kept = at_ends(self._candidates.proposal, decided, self._candidates.topology, end)
         by_verifier = _rows_by_name(self._verifiers)
         if len(by_verifier) == 1:
@@ -115,8 +116,9 @@ class Decisions:
         for name, chosen in by_verifier.items():
             rows = put(chosen, self._device)
             ended = Decision(none_kept.child[rows], none_kept.threshold[rows])
-            weights[rows] = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
-        return weights
+            residual = VERIFIERS[name].residual(law.rows(rows), proposal.rows(rows), ended)
+            weights[rows] = residual.dense()
+        return Residual.of(weights)
 
     def bad_walks(self, bad: Tensor, end: Walk) -> Tensor:
         """Which walks looked at a law that means nothing: [R] bool. bad: [E] bool.

@@ -21,7 +21,7 @@ from ..grammar.base import Constraint
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
 from ..sampling.bad_words import recent_tokens
-from ..sampling.draw import Draw, draw_or_fall_back
+from ..sampling.draw import Draw, Residual, draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
 from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
@@ -101,7 +101,7 @@ class Verification:
         traced = any(owner.traced for owner in self._owners)
         trees = None
         laws: NodeLaws | None = None
-        weights: Tensor | None = None
+        residual: Residual | None = None
         constraints = [owner.constraint for owner in self._owners]
         masks = node_masks(batch, constraints, self._num_ids, self._device)
         if candidates is None:
@@ -112,8 +112,8 @@ class Verification:
                 last = Draw(tokens, torch.zeros_like(bad))
             else:
                 laws = target_law(logits, sampling, context, roots)
-                weights, bad = laws.law.weights.double(), laws.bad
-                last = self._draw(weights, laws)
+                residual, bad = Residual.of(laws.law.weights), laws.bad
+                last = self._draw(residual, laws)
         elif not traced and self._leaves_no_choice():
             followed = self._follow(logits, batch, candidates, max_depth, masks)
             end, bad = followed.end, followed.bad
@@ -131,9 +131,9 @@ class Verification:
                 trees = Trees(candidates, decided.law, uniforms, decided.decision)
             end = walk(candidates.topology, decided.decision, max_depth)
             laws = self._laws(logits, end.final, range(len(self._owners)), batch.path, masks)
-            weights = decisions.final_weights(laws.law, decided.decision, end)
+            residual = decisions.residual(laws.law, decided.decision, end)
             bad = laws.bad | decisions.bad_walks(decided.bad, end)
-            last = self._draw(weights, laws)
+            last = self._draw(residual, laws)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
@@ -153,8 +153,8 @@ class Verification:
             outcomes = [replace(outcome, tops=by_owner.get(i, ())) for i, outcome in enumerate(outcomes)]
         for owner, heads in zip(looking, said_rows, strict=True):
             outcomes[owner] = replace(outcomes[owner], ahead=unpack_ahead(heads))
-        if traced and laws is not None and weights is not None:
-            return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, weights, last))
+        if traced and laws is not None and residual is not None:
+            return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, residual.dense(), last))
         return outcomes
 
     def _leaves_no_choice(self) -> bool:
@@ -175,14 +175,14 @@ class Verification:
         def greedy_at(nodes: Tensor, owners: SequenceOf[int]) -> tuple[Tensor, Tensor]:
             parameters = self._parameters(nodes, owners, batch.path, masks)
             whole = len(nodes) == len(batch.node_owner)  # then they are in order, and nothing is copied
-            return greedy_tokens(logits if whole else logits.index_select(0, nodes), *parameters)
+            return greedy_tokens(logits, *parameters, None if whole else nodes)
 
         return follow(candidates, batch.node_owner, len(self._owners), self._num_ids, max_depth, greedy_at)
 
-    def _draw(self, weights: Tensor, laws: NodeLaws) -> Draw:
-        """Every request's last token. weights: [R, V] float64; laws: the target's, where these sum to 0."""
+    def _draw(self, residual: Residual, laws: NodeLaws) -> Draw:
+        """Every request's last token. laws: the target's, drawn from where the residual sums to 0."""
         uniforms = put([owner.final for owner in self._owners], self._device, torch.float64)
-        return draw_or_fall_back(weights, laws.law.weights, uniforms)
+        return draw_or_fall_back(residual, laws.law.weights, uniforms)
 
     def _trace(self, outcomes: list[Outcome], trees: Trees | None, ends: Ends) -> list[Outcome]:
         """The outcomes, with a trace where it was asked for and means something."""

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from resispec.models.device import device_for
 
+from ..native import kernels_for
+
 
 def row_blocks(rows: Tensor) -> Iterator[slice]:
     """Slices of the ``rows`` [B, ..], as many at a time as the device's caches like; no rows: none."""
@@ -19,6 +21,10 @@ def row_blocks(rows: Tensor) -> Iterator[slice]:
 
 def row_sums(weights: Tensor) -> Tensor:
     """[B, V] of any floating dtype -> [B] float64, added in float64."""
+    kernels = kernels_for(weights.device)
+    if kernels is not None:
+        none = weights.new_empty(len(weights), 0)
+        return kernels.sums(weights, none.long(), none.bool())
     if weights.dtype == torch.float64:
         return weights.sum(dim=1)
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
@@ -33,6 +39,9 @@ def row_sums_without(weights: Tensor, ids: Tensor, excluded: Tensor) -> Tensor:
     ids: [B, M] int64 in [0, V); repeats are fine, and so is an id both excluded and not (it is left out).
     excluded: [B, M] bool.
     """
+    kernels = kernels_for(weights.device)
+    if kernels is not None:
+        return kernels.sums(weights, ids, excluded)
     values = torch.where(excluded, 0.0, torch.inf)  # with amin: 0 removes, infinity leaves as it is
     sums = weights.new_empty(weights.shape[0], dtype=torch.float64)
     for rows in row_blocks(weights):

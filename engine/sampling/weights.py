@@ -13,6 +13,7 @@ from torch import Tensor
 
 from resispec.models.device import device_for
 
+from ..native import kernels_for
 from ..verifiers.base import TargetLaw
 from .penalties import SeenTokens, penalise_
 from .rows import SamplingRows, TokenRules, TruncationRows
@@ -44,6 +45,13 @@ def target_law(
     Greedy rows are one-hot at the largest logit, the lowest id on ties. Raises ValueError if a row's
     parameters look at its path and ``context`` is missing.
     """
+    kernels = kernels_for(logits.device)
+    if kernels is not None:
+        chosen, nodes = _chosen(logits, rows, context, nodes)
+        weights, bad = kernels.laws(chosen, nodes, _temperatures(rows))
+        if rows.truncation is not None:
+            _truncate(weights, rows.truncation)
+        return NodeLaws(TargetLaw(weights), bad)
     picked = logits.clone() if nodes is None else logits.index_select(0, nodes)
     if rows.adjusts:
         picked = adjusted_logits(picked, rows, context)
@@ -65,14 +73,29 @@ def target_law(
 
 
 def greedy_tokens(
-    logits: Tensor, rows: SamplingRows, context: NodeContext | None = None
+    logits: Tensor, rows: SamplingRows, context: NodeContext | None = None, nodes: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The tokens [B] int64 that `target_law` leaves no choice but to draw, and its ``bad``: no law is made.
 
-    logits: [B, V] float32, left as they are; all ``rows`` are greedy. Raises ValueError as `target_law` does.
+    logits, nodes: as there; all ``rows`` are greedy. Raises ValueError as `target_law` does.
     """
-    token, bad = _largest(adjusted_logits(logits, rows, context))
+    kernels = kernels_for(logits.device)
+    if kernels is not None:
+        return kernels.largest(*_chosen(logits, rows, context, nodes))
+    picked = logits if nodes is None else logits.index_select(0, nodes)
+    token, bad = _largest(adjusted_logits(picked, rows, context))
     return token[:, 0], bad
+
+
+def _chosen(
+    logits: Tensor, rows: SamplingRows, context: NodeContext | None, nodes: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Adjusted logits and which of their rows are meant, copied only where they are adjusted."""
+    if rows.adjusts and nodes is not None:
+        logits, nodes = logits.index_select(0, nodes), None
+    if nodes is None:
+        nodes = torch.arange(len(logits), device=logits.device)
+    return adjusted_logits(logits, rows, context), nodes
 
 
 def _one_hot(picked: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,11 +116,21 @@ def _softmax(picked: Tensor, temperature: Tensor | None) -> Tensor:
     picked: [B, V] logits, overwritten.
     """
     if temperature is not None:
-        # One that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit.
-        limits = torch.finfo(torch.float32)
-        scale = temperature.clamp(limits.tiny, limits.max)[:, None]
-        picked.sub_(picked.amax(dim=1, keepdim=True)).div_(scale)
+        picked.sub_(picked.amax(dim=1, keepdim=True)).div_(_within_float32(temperature)[:, None])
     return torch.softmax(picked, dim=1)
+
+
+def _temperatures(rows: SamplingRows) -> Tensor:
+    """[B] float32: 0 in greedy rows and in no others."""
+    if not rows.scaled:
+        return rows.temperature
+    return _within_float32(rows.temperature).index_fill_(0, rows.greedy, 0.0)
+
+
+def _within_float32(temperature: Tensor) -> Tensor:
+    """One that float32 holds as 0 or infinity would make NaN of the largest or of a masked logit."""
+    limits = torch.finfo(torch.float32)
+    return temperature.clamp(limits.tiny, limits.max)
 
 
 def adjusted_logits(logits: Tensor, rows: SamplingRows, context: NodeContext | None) -> Tensor:

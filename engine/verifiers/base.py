@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.draw import Residual
 from ..sampling.sums import row_sums
 
 
@@ -126,8 +127,8 @@ class Rule(Protocol):
         """Whether equal draws at a node may lead to one node with one subtree."""
         ...
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
-        """Unnormalised law of the correction token, given that no child was kept: [B, V] float64.
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
+        """Unnormalised law of the correction token, given that no child was kept: of B rows.
 
         A row may sum to 0 only where a correction has probability 0.
         """
@@ -162,7 +163,7 @@ class TreeVerifier(ABC):
     shares_nodes: bool = False
 
     @abstractmethod
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
         """As of `Rule`."""
 
     @abstractmethod

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..sampling.draw import Residual
 from .base import Decision, Proposal, TargetLaw
 from .masses import Masses, split
 from .residuals import with_tail_replaced
@@ -47,11 +48,11 @@ class InTurnRule(NodeRule):
             proposal, masses, tests, rest.total, torch.zeros_like(rest.factor), head_scale=rest.factor
         )
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:  # noqa: ARG002
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:  # noqa: ARG002
         """The rest after all refusals, which the draws determine: ``decision`` is not needed."""
         rest, _ = self._test_all(split(law, proposal), proposal)
         p = law.probabilities * rest.factor[:, None]
-        return with_tail_replaced(p, proposal, rest.tail)
+        return Residual.of(with_tail_replaced(p, proposal, rest.tail))
 
     def _test_all(self, masses: Masses, proposal: Proposal) -> tuple[Rest, tuple[Tensor, Tensor]]:
         """What is left in the end, and each test's mass and scale: [B, N], in order of drawing."""

@@ -20,7 +20,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..drawing import Drawing
+from ..native import kernels_for
+from ..sampling.draw import Residual
 from .base import Decision, Proposal, TargetLaw
+from .fit import require_fit
 from .masses import Masses, listed_tokens, split
 from .thresholds import Thresholds, solve_thresholds
 from .trials import NodeRule, Trials, max_tail
@@ -32,6 +35,21 @@ class ResiSpecVerifier(NodeRule):
     name = "resispec"
     drawing = Drawing.HEAD_AND_TAIL
     fits = frozenset({Drawing.HEAD, Drawing.HEAD_AND_TAIL, Drawing.INDEPENDENT, Drawing.CHAIN})
+
+    def decide(self, law: TargetLaw, proposal: Proposal, uniforms: Tensor) -> Decision:
+        kernels = kernels_for(uniforms.device)
+        if kernels is None or proposal.tokens.shape[1] == 0:
+            return super().decide(law, proposal, uniforms)
+        require_fit(self, proposal)
+        child, threshold = kernels.decide(
+            law.weights,
+            proposal.tokens,
+            proposal.num_head,
+            proposal.num_tail,
+            (proposal.tail_ids, proposal.tail_probs, proposal.tail_index),
+            uniforms,
+        )
+        return Decision(child, threshold)
 
     def trials(self, law: TargetLaw, proposal: Proposal) -> Trials:
         """``threshold`` is ``t_1``."""
@@ -46,15 +64,14 @@ class ResiSpecVerifier(NodeRule):
             scale = torch.where(in_tail, solved.reach.gather(1, test) * q, scale)
         return Trials(mass, scale, proposal.num_head, solved.t[:, 0])
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
-        p = law.probabilities
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
+        """On the scale of the law's weights."""
         ids, listed = listed_tokens(proposal)
         slots = proposal.tokens.shape[1]
-        tail_p = p.gather(1, ids[:, slots:])
-        excess = (tail_p - proposal.tail_probs * decision.threshold[:, None]).clamp(min=0)
-        left = torch.cat([torch.zeros_like(ids[:, :slots], dtype=p.dtype), excess], dim=1)
-        # The smaller of p and what is left of it; unused entries hold infinity, which changes nothing.
-        return p.scatter_reduce_(1, ids, torch.where(listed, left, torch.inf), "amin")
+        covered = proposal.tail_probs * (decision.threshold * law.total)[:, None]
+        excess = (law.weights.gather(1, ids[:, slots:]).double() - covered).clamp(min=0)
+        left = torch.cat([excess.new_zeros(len(ids), slots), excess], dim=1)
+        return Residual(law.weights, ids, torch.where(listed, left, torch.inf))
 
 
 def solve(law: TargetLaw, proposal: Proposal) -> tuple[Masses, Thresholds]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.draw import Residual
 from .base import Decision, Links, Proposal, TargetLaw, TreeVerifier
 from .fit import require_fit
 from .joint import JointTrials, joint_trials
@@ -60,7 +61,7 @@ class ResiSpecTreeVerifier(TreeVerifier):
             trials.append(level)
         return trials
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
         """As that of `resispec`: ``threshold`` is ``t_1 / omega``, so ``omega`` cancels."""
         return self._rule.residual(law, proposal, decision)
 

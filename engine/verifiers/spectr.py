@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.draw import Residual
 from .base import Decision, Proposal, TargetLaw
 from .masses import split
 from .pieces import Pieces
@@ -44,14 +45,14 @@ class SpecTrVerifier(NodeRule):
         remainder = left.sum(dim=1) + masses.head.sum(dim=1) + masses.outside
         return lay_out(proposal, masses, tests, remainder, rho)
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
         p = law.probabilities
         if proposal.tail_ids.shape[1] == 0:
-            return with_tail_replaced(p, proposal, proposal.tail_probs)
+            return Residual.of(with_tail_replaced(p, proposal, proposal.tail_probs))
         tail = torch.where(proposal.tail_probs > 0, p.gather(1, proposal.tail_ids), 0.0)
         n = proposal.num_tail.clamp(min=1)
         _, left = _split_tail(tail, proposal.tail_probs, decision.threshold.clamp(min=1), n)
-        return with_tail_replaced(p, proposal, left)
+        return Residual.of(with_tail_replaced(p, proposal, left))
 
 
 def _split_tail(p: Tensor, q: Tensor, rho: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.draw import Residual
 from .base import Decision, Proposal, TargetLaw
 from .resispec import ResiSpecVerifier
 from .trials import NodeRule, Trials
@@ -31,7 +31,7 @@ class TargetVerifier(NodeRule):
     def trials(self, law: TargetLaw, proposal: Proposal) -> Trials:
         return self._rule.trials(law, _as_head(proposal))
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
         return self._rule.residual(law, _as_head(proposal), decision)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..drawing import Drawing
+from ..sampling.draw import Residual
 from .base import Decision, Proposal, TargetLaw
 from .fit import require_fit
 from .masses import Masses
@@ -79,7 +80,7 @@ class NodeRule(ABC):
     def trials(self, law: TargetLaw, proposal: Proposal) -> Trials: ...
 
     @abstractmethod
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor: ...
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual: ...
 
 
 def max_tail(proposal: Proposal) -> int:

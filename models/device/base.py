@@ -108,6 +108,11 @@ class Device(Protocol):
         ...
 
     @property
+    def runs_native(self) -> bool:
+        """Whether code of our own runs on its tensors where they lie, if it was built."""
+        ...
+
+    @property
     def generates_kernels(self) -> bool:
         """Whether kernels are written for it at run time, with what torch brings."""
         ...

@@ -32,6 +32,7 @@ class CpuDevice:
     compiles = True
     reads_freely = True
     row_block = 8
+    runs_native = True
     generates_kernels = False  # that takes a C++ compiler
 
     @classmethod

@@ -30,6 +30,7 @@ class CudaDevice:
     compiles = False
     reads_freely = False
     row_block = None
+    runs_native = False
     generates_kernels = True
     shortcomings = ()
 

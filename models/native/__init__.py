@@ -1,5 +1,5 @@
 """Kernels of our own for CPUs."""
 
-from .library import KINDS, NativeKernels, native_kernels
+from .library import KINDS, NativeKernels, best_built, native_kernels
 
-__all__ = ["KINDS", "NativeKernels", "native_kernels"]
+__all__ = ["KINDS", "NativeKernels", "best_built", "native_kernels"]

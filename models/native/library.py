@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+Kernels = TypeVar("Kernels")
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 _POINTER, _SIZE, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 _HEADS = (1, 2, 4, 5, 6, 8, 16)  # vectors of 16 numbers to a head, those that are built
@@ -138,12 +140,20 @@ def _bind(function: Any, arguments: list[Any]) -> Any:
 @lru_cache
 def native_kernels() -> NativeKernels | None:
     """The best that were built and run on this processor; None where there are none."""
+    return best_built(Path(__file__).parent, NativeKernels)
+
+
+def best_built(folder: Path, load: Callable[[Path], Kernels]) -> Kernels | None:
+    """What ``load`` makes of the best library in ``folder`` for this processor; None if it takes none.
+
+    load: raises OSError for one that is not for this machine.
+    """
     capability = torch.backends.cpu.get_cpu_capability()
     variants = {"AVX2": ("avx2",), "DEFAULT": (), "NO AVX": ()}.get(capability, ("avx512", "avx2"))
     for variant in (*variants, "base"):
-        for path in sorted(Path(__file__).parent.glob(f"_{variant}.*")):
+        for path in sorted(folder.glob(f"_{variant}.*")):
             try:
-                return NativeKernels(path)
+                return load(path)
             except OSError:
-                continue  # not for this machine
+                continue
     return None

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from resispec.engine.sampling.draw import draw, draw_or_fall_back
+from resispec.engine.sampling.draw import Residual, draw, draw_or_fall_back
 from resispec.engine.sampling.uniforms import Stream, UniformSource, stream_key
 
+pytestmark = pytest.mark.usefixtures("either_way")
 LAST = 1 - 2.0**-53  # the largest uniform
 
 
@@ -16,7 +17,7 @@ def test_every_boundary_of_the_inverse() -> None:
     weights = torch.tensor([0.0, 1.0, 0.0, 2.0, 1.0, 0.0], dtype=torch.float64)
     wanted = {0.0: 1, 0.25 - 2**-54: 1, 0.25: 3, 0.75 - 2**-54: 3, 0.75: 4, LAST: 4}
     uniforms = torch.tensor(list(wanted), dtype=torch.float64)
-    drawn = draw(weights.expand(len(wanted), -1), uniforms)
+    drawn = draw(Residual.of(weights.expand(len(wanted), -1)), uniforms)
     assert drawn.tokens.tolist() == list(wanted.values())
     assert not drawn.empty.any()
 
@@ -27,7 +28,7 @@ def test_weight_zero_is_never_drawn() -> None:
     weights[:, 17] += 1e-300  # no empty row
     uniforms = torch.from_numpy(rng.random(2000))
     uniforms[:1000:2], uniforms[1:1000:2] = 0.0, LAST
-    drawn = draw(weights, uniforms)
+    drawn = draw(Residual.of(weights), uniforms)
     assert (weights.gather(1, drawn.tokens[:, None]) > 0).all()
 
 
@@ -35,7 +36,7 @@ def test_frequencies() -> None:
     """Chi-square over 6 cells, 60,000 draws: false alarm once in 10,000 (threshold 25.7 at 5 degrees)."""
     rng = np.random.default_rng(51)
     weights = torch.tensor([3.0, 0.5, 0.0, 1.0, 2.0, 0.25, 1.25], dtype=torch.float64)
-    drawn = draw(weights.expand(60_000, -1), torch.from_numpy(rng.random(60_000)))
+    drawn = draw(Residual.of(weights.expand(60_000, -1)), torch.from_numpy(rng.random(60_000)))
     counts = drawn.tokens.bincount(minlength=7).double()
     expected = weights / weights.sum() * 60_000
     assert counts[2] == 0
@@ -45,9 +46,9 @@ def test_frequencies() -> None:
 
 def test_empty_rows_fall_back_and_are_marked() -> None:
     weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
-    assert draw(weights, torch.zeros(2, dtype=torch.float64)).empty.tolist() == [True, False]
+    assert draw(Residual.of(weights), torch.zeros(2, dtype=torch.float64)).empty.tolist() == [True, False]
     fallback = torch.tensor([[0.0, 0.0, 5.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
-    drawn = draw_or_fall_back(weights, fallback, torch.tensor([0.3, 0.3], dtype=torch.float64))
+    drawn = draw_or_fall_back(Residual.of(weights), fallback, torch.tensor([0.3, 0.3], dtype=torch.float64))
     assert drawn.tokens.tolist() == [2, 1]
     assert drawn.empty.tolist() == [True, False]
 

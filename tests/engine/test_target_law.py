@@ -18,6 +18,7 @@ from resispec.engine.sampling.truncation import truncation_cutoff
 from resispec.engine.sampling.weights import NodeContext, adjusted_logits, greedy_tokens, target_law
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("either_way")
 EOS = (3,)
 
 
@@ -236,6 +237,7 @@ class Counted(tuple):  # type: ignore[type-arg]
 
 def test_a_long_bias_is_read_once_a_request() -> None:
     """It may name the whole vocabulary; reading that at every node would hold up everybody's step."""
+    Counted.reads = 0
     params = SamplingParams(logit_bias=Counted([(3, 1.5), (0, -2.0)]))
     alone = sampling_rows([params], 9, EOS, CPU).bias
     reads = Counted.reads

@@ -73,8 +73,8 @@ def step(device: torch.device, verifier: AnyVerifier) -> Draw:
     topology = Topology(children, expanded, torch.arange(rows, device=device))
     walked = walk(topology, decision, max_depth=2)
     ended = laws.law.rows(walked.final)
-    weights = verifier.residual(ended, *at_ends(proposal, decision, topology, walked))
-    return draw_or_fall_back(weights, ended.weights.double(), uniforms[:, 0])
+    residual = verifier.residual(ended, *at_ends(proposal, decision, topology, walked))
+    return draw_or_fall_back(residual, ended.weights.double(), uniforms[:, 0])
 
 
 class MetaDevice(CudaDevice):
@@ -120,5 +120,6 @@ def test_no_slots_and_no_nodes(name: str) -> None:
         some = law.rows(torch.arange(rows))
         decided = decide(verifier, some, proposal, torch.zeros(rows, 1, dtype=torch.float64))
         assert decided.child.tolist() == [-1] * rows
-        residual = verifier.residual(some, proposal, decided)
+        residual = verifier.residual(some, proposal, decided).dense()
+        residual /= residual.sum(dim=1, keepdim=True)
         torch.testing.assert_close(residual, some.weights.double() / some.total[:, None])

@@ -88,7 +88,8 @@ def correction_law(law: TargetLaw, proposal: Proposal, rule: NodeRule = RESISPEC
     """[B, V], normalised; 0 where no correction can happen."""
     uniforms = torch.full(proposal.tokens.shape, 0.5, dtype=torch.float64)
     decided = rule.decide(law, proposal, uniforms)
-    weights = rule.residual(law, proposal, Decision(torch.full_like(decided.child, -1), decided.threshold))
+    none = Decision(torch.full_like(decided.child, -1), decided.threshold)
+    weights = rule.residual(law, proposal, none).dense()
     total = weights.sum(dim=1, keepdim=True)
     return torch.where(total > 0, weights / total, 0.0)
 

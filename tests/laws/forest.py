@@ -139,7 +139,7 @@ def enumerate_steps(laws: Laws, head_size: int, num_tail: int, depth: int, *, sh
     ends = [laws[forest.paths[number]][0] for number in walked.final.tolist()]
     weights = torch.tensor(ends, dtype=torch.float64)
     end_law = TargetLaw(weights)
-    last = verifier.residual(end_law, *at_ends(proposal, decision, topology, walked))
+    last = verifier.residual(end_law, *at_ends(proposal, decision, topology, walked)).dense()
     assert (last.sum(dim=1)[probability > 1e-12] > 0).all()
     last = last / last.sum(dim=1, keepdim=True).clamp(min=1e-300)
     return Outcome(

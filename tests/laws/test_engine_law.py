@@ -23,6 +23,7 @@ from transformers import LlamaConfig
 from resispec.engine.build import LoadedDraft
 from resispec.engine.drawing import Drawing
 from resispec.engine.request import Request, SamplingParams, SpeculationMode
+from resispec.engine.sampling.draw import Residual
 from resispec.engine.sampling.uniforms import stream_key
 from resispec.engine.sources.base import Path
 from resispec.engine.sources.factory import SourceFactory
@@ -356,7 +357,7 @@ class Credulous:
         eager = (uniforms[:, -1] < 1.3 * p) & (proposal.tokens[:, 0] >= 0)
         return Decision(torch.where(eager, 0, honest.child), honest.threshold)
 
-    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Tensor:
+    def residual(self, law: TargetLaw, proposal: Proposal, decision: Decision) -> Residual:
         return ResiSpecVerifier().residual(law, proposal, decision)
 
 

@@ -187,7 +187,7 @@ def test_probability_zero_is_never_kept(name: str) -> None:
     uniforms = torch.zeros(1, rule.num_uniforms(node.num_tail), dtype=torch.float64)
     decided = rule.decide(law, proposal, uniforms)
     assert int(decided.child) == -1
-    residual = rule.residual(law, proposal, decided)
+    residual = rule.residual(law, proposal, decided).dense()
     torch.testing.assert_close(residual / residual.sum(), law.weights, rtol=0, atol=1e-15)
 
 

@@ -21,6 +21,7 @@ from .random_nodes import random_node, steep_node
 
 CASES = json.loads((Path(__file__).parent / "data" / "verification.json").read_text())
 TOLERANCE = 1e-9
+pytestmark = pytest.mark.usefixtures("either_way")
 
 
 @pytest.mark.parametrize("index", range(len(CASES)))
@@ -52,6 +53,41 @@ def test_agrees_with_an_independent_implementation(index: int) -> None:
                 if solved.reach[0, test] > 1e-6:
                     assert float(accept[row, len(node.head) + test]) == pytest.approx(value, abs=1e-8)
     assert (output_laws_by_test([node])[0] - node.p).abs().max() < TOLERANCE
+
+
+def probed_probabilities(law: TargetLaw, proposal: Proposal) -> Tensor:
+    """As `child_probabilities`, from nothing but what `decide` does at one uniform and at another."""
+    rows, slots = proposal.tokens.shape
+    accept = torch.zeros(rows, slots, dtype=torch.float64)
+    for slot in range(slots):
+        in_head = slot < proposal.num_head
+        driver = torch.where(in_head, 0, slot)[:, None]  # the uniform that decides about this slot
+        low, high = torch.zeros(rows, 1, dtype=torch.float64), torch.ones(rows, 1, dtype=torch.float64)
+        for _ in range(53):
+            middle = (low + high) / 2
+            others = torch.full((rows, slots), 1 - 2.0**-53, dtype=torch.float64)
+            child = RESISPEC.decide(law, proposal, others.scatter_(1, driver, middle)).child
+            kept = torch.where(in_head, (child >= 0) & (child <= slot), child == slot)[:, None]
+            low, high = torch.where(kept, middle, low), torch.where(kept, high, middle)
+        accept[:, slot] = high[:, 0]
+    accept[accept < 1e-15] = 0
+    slot_index = torch.arange(slots)
+    in_head = slot_index < proposal.num_head[:, None]
+    tail = torch.where(in_head, 0.0, accept)
+    refused = torch.nn.functional.pad((1 - tail).cumprod(dim=1), (1, 0), value=1.0)
+    head = torch.where(in_head, accept, 0.0)
+    head = (head - torch.nn.functional.pad(head, (1, 0))[:, :-1]).clamp(min=0)
+    kept = torch.where(in_head, head * refused[:, -1:], tail * refused[:, :-1])
+    return torch.cat([kept, 1 - kept.sum(dim=1, keepdim=True)], dim=1)
+
+
+def test_exact_by_what_is_decided() -> None:
+    rng = np.random.default_rng(23)
+    worst = 0.0
+    for _ in range(80):
+        node = random_node(rng, max_vocab=4, max_tail=3)
+        worst = max(worst, float((output_law(node, probed_probabilities) - node.p).abs().max()))
+    assert worst < TOLERANCE
 
 
 def _remainder_by_bisection(node: Node) -> float:
@@ -162,7 +198,7 @@ def test_special_cases() -> None:
     law, proposal = batch([(childless, [])])
     decided = ResiSpecVerifier().decide(law, proposal, torch.zeros(1, 1, dtype=torch.float64))
     assert int(decided.child) == -1
-    assert ResiSpecVerifier().residual(law, proposal, decided)[0].tolist() == [0, 1, 0, 0]
+    assert ResiSpecVerifier().residual(law, proposal, decided).dense()[0].tolist() == [0, 1, 0, 0]
 
 
 def test_probability_zero_is_never_accepted() -> None:
@@ -173,7 +209,7 @@ def test_probability_zero_is_never_accepted() -> None:
     for verifier in (ResiSpecVerifier(), TargetVerifier()):
         decided = verifier.decide(law, proposal, uniforms[:, : verifier.num_uniforms(3)])
         assert int(decided.child) == -1
-        residual = verifier.residual(law, proposal, decided)
+        residual = verifier.residual(law, proposal, decided).dense()
         assert torch.equal(residual, law.weights)
 
 
@@ -206,7 +242,7 @@ def test_target_verifier_is_exact_for_any_proposal() -> None:
         law, proposal = batch([(node, draws)])
         kept = _target_probabilities(law, proposal)[0]
         decided = verifier.decide(law, proposal, torch.full((1, 1), 1 - 2.0**-53, dtype=torch.float64))
-        residual = verifier.residual(law, proposal, decided)[0]
+        residual = verifier.residual(law, proposal, decided).dense()[0]
         output = residual / residual.sum() * kept[-1] if residual.sum() > 0 else torch.zeros_like(node.p)
         output = output.index_add(0, proposal.tokens[0].clamp(min=0), kept[:-1])
         assert (output - node.p).abs().max() < TOLERANCE

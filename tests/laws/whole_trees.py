@@ -163,7 +163,7 @@ def enumerate_trees(
         end = walk(topology, decision, max_depth=len(flat.levels))
         weights_at_end = p_of[end.final]
         at_end = TargetLaw(weights_at_end)
-        last = verifier.residual(at_end, *at_ends(proposal, decision, topology, end))
+        last = verifier.residual(at_end, *at_ends(proposal, decision, topology, end)).dense()
         total = last.sum(dim=1, keepdim=True)
         assert (total[probability > 1e-12] > 0).all()
         mass.index_add_(0, node_prefix[end.final], probability[:, None] * last / total.clamp(min=1e-300))

@@ -1,0 +1,180 @@
+"""The compiled kernels of ``verify.cpp``, as those of `resispec.models.native` are built and bound."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resispec.models.device import device_for
+from resispec.models.native import best_built
+
+_KINDS = {torch.float32: 0, torch.float64: 1}  # of weights
+_POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+
+
+class VerifyKernels:
+    """Every method takes tensors on the CPU, of the dtypes that it says and does not check."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError for a library that cannot be loaded: one without torch's OpenMP, say."""
+        library = ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+        rows = [_POINTER, _SIZE, _SIZE, _SIZE]
+        self._laws = _bind(library.resispec_laws, [_POINTER] * 3 + [_SIZE] + [_POINTER] * 2 + [_SIZE] * 2)
+        self._largest = _bind(library.resispec_largest, [_POINTER] * 3 + [_SIZE, _POINTER] + [_SIZE] * 2)
+        self._sums = _bind(library.resispec_sums, [_POINTER, *rows, _POINTER, _POINTER, _SIZE, _FLAG])
+        self._draw = _bind(
+            library.resispec_draw, [_POINTER] * 2 + rows + [_POINTER, _POINTER, _SIZE, _POINTER, _FLAG]
+        )
+        self._decide = _bind(
+            library.resispec_decide, [_POINTER] * 3 + [_SIZE] * 2 + [_POINTER] * 7 + [_SIZE] * 3 + [_FLAG]
+        )
+
+    def laws(self, logits: Tensor, nodes: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """The softmax at some rows, one-hot at temperature 0, and where there is none, but token 0: [B] bool.
+
+        logits: [N, V] float32; nodes: [B] int64; temperature: [B] float32. Returns weights [B, V] float32.
+        """
+        logits, size = _rows(logits), logits.shape[1]
+        weights = logits.new_empty(len(nodes), size)
+        bad = torch.empty_like(nodes, dtype=torch.bool)
+        self._laws(
+            weights.data_ptr(),
+            bad.data_ptr(),
+            logits.data_ptr(),
+            logits.stride(0),
+            nodes.data_ptr(),
+            temperature.data_ptr(),
+            len(nodes),
+            size,
+            torch.get_num_threads(),
+        )
+        return weights, bad
+
+    def largest(self, logits: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """The first of the largest logits at some rows, and where that says nothing: [B] int64 and bool.
+
+        logits: [N, V] float32; nodes: [B] int64.
+        """
+        logits = _rows(logits)
+        tokens, bad = torch.empty_like(nodes), torch.empty_like(nodes, dtype=torch.bool)
+        self._largest(
+            tokens.data_ptr(),
+            bad.data_ptr(),
+            logits.data_ptr(),
+            logits.stride(0),
+            nodes.data_ptr(),
+            len(nodes),
+            logits.shape[1],
+            torch.get_num_threads(),
+        )
+        return tokens, bad
+
+    def sums(self, weights: Tensor, ids: Tensor, excluded: Tensor) -> Tensor:
+        """Of rows without some columns: [B] float64, added in float64.
+
+        weights: [B, V] float32 or float64; ids: [B, M] int64; excluded: [B, M] bool, those left out.
+        """
+        weights = _rows(weights)
+        sums = weights.new_empty(len(weights), dtype=torch.float64)
+        ids, excluded = ids.contiguous(), excluded.contiguous()
+        self._sums(
+            sums.data_ptr(),
+            weights.data_ptr(),
+            weights.stride(0),
+            *weights.shape,
+            ids.data_ptr(),
+            excluded.data_ptr(),
+            ids.shape[1],
+            _KINDS[weights.dtype],
+            torch.get_num_threads(),
+        )
+        return sums
+
+    def draw(self, weights: Tensor, ids: Tensor, caps: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """A token of each row, and which rows sum to 0: [B] int64 and bool.
+
+        weights: [B, V] float32 or float64; ids: [B, M] int64, whose weights count for no more than ``caps``
+        [B, M] float64; uniforms: [B] float64.
+        """
+        weights = _rows(weights)
+        ids, caps, uniforms = ids.contiguous(), caps.contiguous(), uniforms.contiguous()
+        tokens = ids.new_empty(len(weights))
+        empty = torch.empty_like(tokens, dtype=torch.bool)
+        self._draw(
+            tokens.data_ptr(),
+            empty.data_ptr(),
+            weights.data_ptr(),
+            weights.stride(0),
+            *weights.shape,
+            ids.data_ptr(),
+            caps.data_ptr(),
+            ids.shape[1],
+            uniforms.data_ptr(),
+            _KINDS[weights.dtype],
+            torch.get_num_threads(),
+        )
+        return tokens, empty
+
+    def decide(
+        self,
+        weights: Tensor,
+        tokens: Tensor,
+        num_head: Tensor,
+        num_tail: Tensor,
+        tail: tuple[Tensor, Tensor, Tensor],
+        uniforms: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """What `ResiSpecVerifier` decides at nodes: the slots kept [B] int64, -1: none; and t_1 [B] float64.
+
+        weights: [B, V] float32 or float64; tail: the ids, probabilities and index of a `Proposal`, whose are
+        the others too; uniforms: [B, K] float64, or [B, 1] where there is no tail.
+        """
+        ids, probs, index = (part.contiguous() for part in tail)
+        weights, tokens, uniforms = weights.contiguous(), tokens.contiguous(), uniforms.contiguous()
+        num_head, num_tail = num_head.contiguous(), num_tail.contiguous()
+        child, threshold = torch.empty_like(num_head), uniforms.new_empty(len(num_head))
+        self._decide(
+            child.data_ptr(),
+            threshold.data_ptr(),
+            weights.data_ptr(),
+            *weights.shape,
+            tokens.data_ptr(),
+            num_head.data_ptr(),
+            num_tail.data_ptr(),
+            ids.data_ptr(),
+            probs.data_ptr(),
+            index.data_ptr(),
+            uniforms.data_ptr(),
+            tokens.shape[1],
+            ids.shape[1],
+            uniforms.shape[1],
+            _KINDS[weights.dtype],
+            torch.get_num_threads(),
+        )
+        return child, threshold
+
+
+def _bind(function: Any, arguments: list[Any]) -> Any:
+    function.argtypes = [*arguments, _FLAG]  # in the end: threads
+    function.restype = None
+    return function
+
+
+def _rows(rows: Tensor) -> Tensor:
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+@lru_cache
+def _built() -> VerifyKernels | None:
+    return best_built(Path(__file__).parent, VerifyKernels)
+
+
+def kernels_for(device: torch.device) -> VerifyKernels | None:
+    """None where there are none, and torch's own operations do the work."""
+    return _built() if device_for(device).runs_native else None
