@@ -14,7 +14,7 @@ namespace {
 typedef double Doubles __attribute__((vector_size(64)));
 typedef float Half __attribute__((vector_size(32)));
 constexpr int64_t kWide = 8;     // numbers in a vector of float64
-constexpr int64_t kWorthThreads = 1 << 20;  // numbers: fewer are done sooner than a second thread may wake
+constexpr int64_t kWorthThreads = 1 << 18;  // numbers: fewer are done sooner than a second thread may wake
 constexpr int64_t kBlock = 512;  // numbers that are added up together; a multiple of 4 * kWide
 
 inline Floats load_or(const float* from, int64_t count, float fill) {

@@ -95,7 +95,7 @@ def gather_candidates(
     num_slots = max(proposal.tokens.shape[1] for proposal in rows.proposals)
     num_law = max(proposal.tail_ids.shape[1] for proposal in rows.proposals)
     proposal = _concatenate([_widen(part, num_slots, num_law) for part in rows.proposals])
-    children = torch.cat([pad(part, (0, num_slots - part.shape[1]), value=-1) for part in rows.children])
+    children = torch.cat([_wide(part, num_slots, -1) for part in rows.children])
     expanded = torch.cat(rows.nodes)
     number = torch.arange(expanded.shape[0], device=device)
     row = torch.full((len(batch.node_owner),), -1, dtype=torch.long, device=device)
@@ -126,7 +126,7 @@ def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_o
     """The nodes that the draft has expanded, level by level, request by request."""
     size = len(group.members)
     base = put(roots[first_owner : first_owner + size], group.tokens.device)
-    trees = [group.candidates(tree) for tree in range(size)]
+    distinct = {id(known): group.candidates(tree) for tree, known in enumerate(group.known)}
     firsts = [0] * size
     for depth, (level, grown) in enumerate(zip(group.shape.levels, group.levels, strict=True)):
         rows.proposals.append(grown.proposal)
@@ -134,12 +134,16 @@ def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_o
         child = torch.where(grown.children < 0, -1, base[:, None, None] + grown.children)
         rows.children.append(child.flatten(0, 1))
         (beside_known,) = grown.proposal.drawings
-        for tree, candidates in enumerate(trees):
+        facts: dict[int, tuple[int, Place]] = {}
+        for key, candidates in distinct.items():
             drawing = beside_known if candidates.known.num_nodes else group.shape.drawing
-            owner, count = first_owner + tree, candidates.row_size(depth)
+            place = Place(candidates, depth, drawing, candidates.is_even(depth))
+            facts[key] = candidates.row_size(depth), place
+        for tree, known in enumerate(group.known):
+            owner, (count, place) = first_owner + tree, facts[id(known)]
             rows.owners += [owner] * level.expand
             rows.tests += [(owner, firsts[tree] + node * count, count) for node in range(level.expand)]
-            rows.places += [Place(candidates, depth, drawing, candidates.is_even(depth))] * level.expand
+            rows.places += [place] * level.expand
             firsts[tree] += level.expand * count
 
 
@@ -187,18 +191,22 @@ def _add_known(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_own
 
 def _widen(proposal: Proposal, num_slots: int, num_law: int) -> Proposal:
     """Inert slots and empty tail entries up to the widest of the step."""
-    slots = num_slots - proposal.tokens.shape[1]
-    law = num_law - proposal.tail_ids.shape[1]
     return Proposal(
-        pad(proposal.tokens, (0, slots), value=-1),
+        _wide(proposal.tokens, num_slots, -1),
         proposal.num_head,
         proposal.num_tail,
-        pad(proposal.tail_ids, (0, law)),
-        pad(proposal.tail_probs, (0, law)),
-        pad(proposal.tail_index, (0, slots)),
+        _wide(proposal.tail_ids, num_law),
+        _wide(proposal.tail_probs, num_law),
+        _wide(proposal.tail_index, num_slots),
         proposal.max_tail,
         proposal.drawings,
     )
+
+
+def _wide(part: Tensor, width: int, value: int = 0) -> Tensor:
+    """[B, ..] -> [B, width], without a copy of what is as wide already."""
+    extra = width - part.shape[1]
+    return pad(part, (0, extra), value=value) if extra else part
 
 
 def _concatenate(proposals: SequenceOf[Proposal]) -> Proposal:

@@ -75,17 +75,18 @@ class Decisions:
         child = torch.full_like(candidates.nodes, -1)
         threshold = self._uniforms.new_zeros(len(child))
         bad = torch.zeros_like(child, dtype=torch.bool)
-        rows = topology.expanded_row[topology.root]
+        row_of, nodes_below = topology.expanded_row.tolist(), topology.child_node.tolist()
+        reached = topology.root.tolist()
         for _ in range(max_depth):
-            rows = rows[rows >= 0].sort().values
-            if len(rows) == 0:
+            rows = sorted(row_of[node] for node in reached if row_of[node] >= 0)
+            if not rows:
                 break
-            chosen = rows.tolist()
-            laws = self._laws_at(candidates.nodes[rows], [candidates.owners[row] for row in chosen])
-            bad[rows] = laws.bad
-            self._decide_into(child, threshold, laws.law, chosen)
-            kept = rows[child[rows] >= 0]
-            rows = topology.expanded_row[topology.child_node[kept, child[kept]]]
+            index = put(rows, self._device)
+            laws = self._laws_at(candidates.nodes[index], [candidates.owners[row] for row in rows])
+            bad[index] = laws.bad
+            self._decide_into(child, threshold, laws.law, rows)
+            slots = zip(rows, child[index].tolist(), strict=True)
+            reached = [nodes_below[row][slot] for row, slot in slots if slot >= 0]
         return Decided(Decision(child, threshold), bad, None)
 
     def _decide_into(self, child: Tensor, threshold: Tensor, law: TargetLaw, rows: SequenceOf[int]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from resispec.engine.verifiers.base import Decision
 from resispec.engine.verifiers.walk import Topology, walk
+from resispec.models.device.cpu import CpuDevice
 
 from .forest import Laws, Prefix, enumerate_steps, exact_joint, joint_law
 
@@ -61,3 +62,33 @@ def test_no_tree_at_all() -> None:
     walked = walk(topology, decision, max_depth=3)
     assert walked.num_kept.tolist() == [0, 0]
     assert walked.path.tolist() == [[-1] * 3] * 2
+
+
+def test_walks_by_gathers_are_those_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random trees, some roots without children, some children without a decision."""
+    rng = np.random.default_rng(31)
+    lengths = []
+    for _ in range(200):
+        nodes, slots = int(rng.integers(3, 30)), int(rng.integers(1, 4))
+        roots = int(rng.integers(1, 3))
+        child_node = np.full((nodes, slots), -1)
+        for node in range(roots, nodes):
+            child_node[rng.integers(0, node), rng.integers(0, slots)] = node
+        expanded = np.flatnonzero((child_node >= 0).any(axis=1))
+        row = np.full(nodes, -1)
+        row[expanded] = np.arange(len(expanded))
+        child_node = child_node[expanded]
+        topology = Topology(*(torch.from_numpy(part) for part in (child_node, row, np.arange(roots))))
+        kept = rng.integers(0, slots, len(expanded))
+        kept[child_node[np.arange(len(expanded)), kept] < 0] = -1
+        decision = Decision(torch.from_numpy(kept), torch.zeros(len(expanded)).double())
+        depth = int(rng.integers(0, 5))
+        on_host = walk(topology, decision, depth)
+        with monkeypatch.context() as patch:
+            patch.setattr(CpuDevice, "reads_freely", False)
+            by_gathers = walk(topology, decision, depth)
+        for ours, theirs in zip(*((w.path, w.num_kept, w.final) for w in (on_host, by_gathers)), strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+        lengths += on_host.num_kept.tolist()
+    assert {0, 1, 2, 3} <= set(lengths)

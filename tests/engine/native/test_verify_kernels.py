@@ -60,7 +60,7 @@ def test_another_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_laws(kernels: VerifyKernels, threads: int, size: int) -> None:
     """Of some rows of logits that lie apart, at several temperatures; some tokens are masked."""
     wide = random_rows(9, size + 3)
-    wide[:, 1 : size : 3] = -torch.inf
+    wide[:, 1:size:3] = -torch.inf
     before = wide.clone()
     nodes = torch.tensor([8, 0, 3, 3, 5])
     temperature = torch.tensor([1.0, 0.7, 0.0, 1.0, 5.0])
@@ -74,7 +74,8 @@ def test_laws(kernels: VerifyKernels, threads: int, size: int) -> None:
         else:
             exact = torch.softmax(logits / np.float32(heat).item(), dim=0)
         torch.testing.assert_close(weights[row].double(), exact, rtol=1e-5, atol=1e-37)
-        alone, _ = kernels.laws(wide[node : node + 1, :size].clone(), nodes[:1] * 0, temperature[row : row + 1])
+        one = wide[node : node + 1, :size].clone()
+        alone, _ = kernels.laws(one, nodes[:1] * 0, temperature[row : row + 1])
         assert torch.equal(alone[0], weights[row]), "the same bits in any company"
 
 
@@ -146,11 +147,17 @@ def test_draws_are_those_of_the_running_sum(
 def proposals(seed: int, weights: Tensor) -> Proposal:
     """Heads and tails of all sizes over a large vocabulary, drafted like the target or not at all like it."""
     rng = np.random.default_rng(seed)
-    (rows, size), slots, width = weights.shape, 6, 40
+    rows, slots, width = len(weights), 6, 40
     tokens = torch.full((rows, slots), -1)
-    tail_ids, tail_index = torch.zeros(rows, width, dtype=torch.long), torch.zeros(rows, slots, dtype=torch.long)
+    tail_ids, tail_index = (
+        torch.zeros(rows, width, dtype=torch.long),
+        torch.zeros(rows, slots, dtype=torch.long),
+    )
     tail_probs = torch.zeros(rows, width, dtype=torch.float64)
-    num_head, num_tail = torch.from_numpy(rng.integers(0, 3, rows)), torch.from_numpy(rng.integers(0, 5, rows))
+    num_head, num_tail = (
+        torch.from_numpy(rng.integers(0, 3, rows)),
+        torch.from_numpy(rng.integers(0, 5, rows)),
+    )
     for row in range(rows):
         head, draws = int(num_head[row]), int(num_tail[row])
         likely = torch.argsort(weights[row], descending=True)[: head + width].numpy()
