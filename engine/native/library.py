@@ -19,7 +19,7 @@ _POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
 class VerifyKernels:
-    """Every method takes tensors on the CPU, of the dtypes that it says and does not check."""
+    """Every method takes tensors on the CPU, of the dtypes that it says; ids beyond the rows weigh nothing."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError for a library that cannot be loaded: one without torch's OpenMP, say."""
@@ -40,7 +40,7 @@ class VerifyKernels:
 
         logits: [N, V] float32; nodes: [B] int64; temperature: [B] float32. Returns weights [B, V] float32.
         """
-        logits, size = _rows(logits), logits.shape[1]
+        logits, size, nodes = _rows(logits.float()), logits.shape[1], nodes.contiguous()
         weights = logits.new_empty(len(nodes), size)
         bad = torch.empty_like(nodes, dtype=torch.bool)
         self._laws(
@@ -61,7 +61,7 @@ class VerifyKernels:
 
         logits: [N, V] float32; nodes: [B] int64.
         """
-        logits = _rows(logits)
+        logits, nodes = _rows(logits.float()), nodes.contiguous()
         tokens, bad = torch.empty_like(nodes), torch.empty_like(nodes, dtype=torch.bool)
         self._largest(
             tokens.data_ptr(),

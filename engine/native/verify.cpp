@@ -134,7 +134,18 @@ struct Capped {
 
   Capped(const T* weights, int64_t size) : weights(weights), size(size) {}
 
-  void cap(int64_t id, double most) { caps.push_back({id, most}); }
+  bool holds(int64_t id) const { return id >= 0 && id < size; }
+
+  void cap(int64_t id, double most) {
+    if (holds(id)) caps.push_back({id, most});
+  }
+
+  // The weight of a token, which counts for nothing from here on.
+  double take(int64_t id) {
+    if (!holds(id)) return 0;
+    cap(id, 0);
+    return weights[id];
+  }
 
   void ready() {
     std::sort(caps.begin(), caps.end(), [](const Cap& a, const Cap& b) { return a.id < b.id; });
@@ -288,10 +299,9 @@ void decide_node(const T* weights, int64_t size, const Children& of, int64_t nod
   Capped<T> rest(weights, size);
   std::vector<double> p(slots + width, 0);  // of the head, then of the tail's law
   double total = 0;
-  for (int64_t k = 0; k < head; ++k)
-    if (tokens[k] >= 0) rest.cap(tokens[k], 0), total += p[k] = weights[tokens[k]];
+  for (int64_t k = 0; k < head; ++k) total += p[k] = rest.take(tokens[k]);
   for (int64_t m = 0; m < width; ++m)
-    if (q[m] > 0) rest.cap(ids[m], 0), total += p[slots + m] = weights[ids[m]];
+    if (q[m] > 0) total += p[slots + m] = rest.take(ids[m]);
   rest.ready();
   const double outside = rest.total();
   total += outside;

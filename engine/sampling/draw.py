@@ -27,7 +27,9 @@ class Residual:
         return cls(weights, none.long(), none)
 
     def dense(self) -> Tensor:
-        """As a new [R, V] float64."""
+        """[R, V] float64; the weights themselves where nothing is capped and they are that already."""
+        if self.ids.shape[1] == 0:
+            return self.weights.double()
         wide = self.weights.to(torch.float64, copy=True)
         return wide.scatter_reduce_(1, self.ids, self.caps, "amin")
 

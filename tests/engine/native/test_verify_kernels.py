@@ -206,6 +206,23 @@ def test_heads_alone_need_one_uniform(kernels: VerifyKernels) -> None:
     assert ResiSpecVerifier().decide(law, proposal, uniforms).child.tolist() == [0, 1, 1, -1]
 
 
+def test_ids_beyond_the_vocabulary_weigh_nothing(kernels: VerifyKernels) -> None:
+    """As a draft may name them that knows more tokens than the target."""
+    weights = torch.tensor([[1.0, 2.0, 3.0]])
+    ids = torch.tensor([[7, 1, -1]])
+    assert kernels.sums(weights, ids, torch.ones(1, 3, dtype=torch.bool)).tolist() == [4]
+    proposal = Proposal(
+        torch.tensor([[7, 8, 1]]),
+        torch.tensor([1]),
+        torch.tensor([2]),
+        torch.tensor([[8, 1]]),
+        torch.tensor([[0.5, 0.5]], dtype=torch.float64),
+        torch.tensor([[0, 0, 1]]),
+    )
+    decided = ResiSpecVerifier().decide(TargetLaw(weights), proposal, torch.zeros(1, 3, dtype=torch.float64))
+    assert decided.child.tolist() == [2]
+
+
 def test_a_step_draws_the_same_tokens_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Laws differ by roundings of float32, so a uniform next to a boundary could tell them apart: none is."""
     logits = random_rows(200, 3000, 3.0)
