@@ -19,7 +19,7 @@ _POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
 class VerifyKernels:
-    """Every method takes tensors on the CPU, of the dtypes that it says; ids beyond the rows weigh nothing."""
+    """Every method takes tensors on the CPU of the dtypes it says; ids beyond the rows weigh nothing."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError for a library that cannot be loaded: one without torch's OpenMP, say."""
