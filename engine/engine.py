@@ -318,8 +318,10 @@ class Engine:
         slots = outcome.slots[: len(tokens)]
         ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens
         if item.tree is not None:
-            sequence.tally.add(item.tree, slots)
-            tally.drafted(sequence.verifier, VERIFIERS[sequence.verifier].exact, item.tree, slots)
+            children = outcome.children[: len(slots)]
+            exact = VERIFIERS[sequence.verifier].exact
+            sequence.tally.add(item.tree, slots, children)
+            tally.drafted(sequence.verifier, exact, item.tree, slots, children)
         if item.shape is not None:
             kept = item.tree.num_run_by_draft(slots) if item.tree and self._runner.keeps_draft_rows else 0
             sequence.draft_rows = ran + kept

@@ -48,15 +48,15 @@ class SpeculationTally:
         self.num_decoded += count
         self.num_measured += count if step.is_measured else 0
 
-    def add(self, tree: CandidateTree, path: SequenceOf[int]) -> None:
-        """One step with a tree, of which the slots of ``path`` were kept."""
+    def add(self, tree: CandidateTree, path: SequenceOf[int], children: SequenceOf[int]) -> None:
+        """One step with a tree, of which the slots of ``path`` were kept, these children of their parents."""
         self.num_steps += 1
         self.num_draft_tokens += tree.num_nodes
         self.num_spec_tokens += tree.depth
         _bump(self.histogram, len(path))
         for level in range(tree.depth):
             _bump(self.proposed_by_depth, level)
-        for level, child in enumerate(tree.child_indices(path)):
+        for level, child in enumerate(children):
             _bump(self.accepted_by_depth, level)
             _bump(self.accepted_by_child, child)
         self.proposed_by_source.update(tree.proposed_by_source)

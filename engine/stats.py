@@ -28,13 +28,13 @@ class VerifierTally:
     proposed_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
 
-    def add(self, tree: CandidateTree, path: SequenceOf[int]) -> None:
-        """A tree of which the slots of ``path`` were kept."""
+    def add(self, tree: CandidateTree, path: SequenceOf[int], children: SequenceOf[int]) -> None:
+        """A tree of which the slots of ``path`` were kept, these children of their parents."""
         self.accepted.append(len(path))
         self.tree_nodes.append(tree.num_nodes)
         self.proposed_by_depth.update(range(tree.depth))
         self.accepted_by_depth.update(range(len(path)))
-        self.accepted_by_child.update(tree.child_indices(path))
+        self.accepted_by_child.update(children)
         self.proposed_by_source.update(tree.proposed_by_source)
         self.accepted_by_source.update(map(tree.source_of, path))
 
@@ -85,8 +85,15 @@ class StepTally:
         if last is not None:
             self.inter_token_latency += [(now - last) / count] * count
 
-    def drafted(self, verifier: str, exact: bool, tree: CandidateTree, path: SequenceOf[int]) -> None:
-        self.verifiers.setdefault(verifier, VerifierTally(exact)).add(tree, path)
+    def drafted(
+        self,
+        verifier: str,
+        exact: bool,
+        tree: CandidateTree,
+        path: SequenceOf[int],
+        children: SequenceOf[int],
+    ) -> None:
+        self.verifiers.setdefault(verifier, VerifierTally(exact)).add(tree, path, children)
 
     def stats(
         self,

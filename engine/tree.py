@@ -22,20 +22,25 @@ _ADAPTIVE = 3  # children from which on one draw is not always enough; solving f
 
 @dataclass(frozen=True)
 class Level:
-    """``expand`` nodes of the level above (the root, for the first) get ``num_children`` children."""
+    """``expand`` nodes of the level above (the root, for the first) get ``num_children`` children each.
+
+    If ``shared`` they get so many together: the likeliest of all, none of which is drawn.
+    """
 
     expand: int
     num_head: int
     num_tail: int
     adaptive: bool = False  # the draft's law chooses more of the children, and so fewer are drawn
+    shared: bool = False
 
     @property
     def num_children(self) -> int:
+        """The most of one node."""
         return self.num_head + self.num_tail
 
     @property
     def num_nodes(self) -> int:
-        return self.expand * self.num_children
+        return self.num_children if self.shared else self.expand * self.num_children
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,6 @@ class TreeShape:
             slots.append(first)
             first += level.num_nodes
         return tuple(slots)
-
-    @cached_property
-    def child_index(self) -> tuple[int, ...]:
-        """Of every slot, which child of its parent it is; -1 for the root."""
-        indices = [-1]
-        for level in self.levels:
-            indices += list(range(level.num_children)) * level.expand
-        return tuple(indices)
 
     @property
     def depth(self) -> int:
@@ -146,16 +143,6 @@ class CandidateTree:
             counts[DRAFT] = self.shape.num_nodes
         return counts
 
-    def child_indices(self, path: SequenceOf[int]) -> list[int]:
-        """Of the slots of a path from below the root down: which child of its parent each is."""
-        indices = []
-        for slot, parent in zip(path, (0, *path), strict=False):
-            is_drafted = 0 < parent <= self.shape.num_nodes
-            known = () if is_drafted else self.known.children[self.known_node(parent)]
-            node = self.known_node(slot)
-            indices.append(known.index(node) if node else len(known) + self.shape.child_index[slot])
-        return indices
-
     def num_run_by_draft(self, path: SequenceOf[int]) -> int:
         """How many slots at the beginning of a path the draft has run for certain.
 
@@ -167,8 +154,6 @@ class CandidateTree:
 
 
 def _level(expand: int, children: int, drawing: Drawing) -> Level:
-    if drawing is Drawing.HEAD:
-        return Level(expand, children, 0)
     if drawing is not Drawing.HEAD_AND_TAIL:
         return Level(expand, 0, children)
     if children < _ADAPTIVE:
@@ -189,15 +174,17 @@ def plan_shape(
 
     Few candidates make a chain; more make levels of about the same size, of which the two most likely
     nodes get children. Of two children one is the draft's top token and one a tail draw, of more the draft's
-    law decides how many are drawn; where ``drawing`` has no chosen children all are, where it has no draws
-    none is, and neither under greedy decoding. A `Drawing.CHAIN` has one candidate a level. docs/trees.md has
-    the figures behind it.
+    law decides how many are drawn; where ``drawing`` has no chosen children all are. Where it has no draws,
+    and under greedy decoding, all are chosen: levels get smaller on the way down, and from the second on
+    both nodes share one. A `Drawing.CHAIN` has one candidate a level. docs/trees.md has the figures.
     """
     if drawing is Drawing.CHAIN:
         level = Level(1, 1, 0) if greedy else Level(1, 0, 1)
         return TreeShape((level,) * min(max_nodes, max_depth), drawing, shares_nodes)
     # Between a chain and pairs on every level: pairs on fewer levels.
     depth = max_nodes // 2 if max_depth < max_nodes < 2 * max_depth else min(max_depth, max_nodes)
+    if greedy or drawing is Drawing.HEAD:
+        return TreeShape(_chosen_levels(max_nodes, depth), Drawing.HEAD, shares_nodes)
     levels: list[Level] = []
     left = max_nodes
     for remaining in range(depth, 0, -1):
@@ -206,6 +193,18 @@ def plan_shape(
         children = max(1, min(-(-share // expand), left // expand))
         if expand * children > left:  # one candidate is left for two nodes
             expand = left
-        levels.append(_level(expand, children, Drawing.HEAD if greedy else drawing))
+        levels.append(_level(expand, children, drawing))
         left -= expand * children
-    return TreeShape(tuple(levels), Drawing.HEAD if greedy else drawing, shares_nodes)
+    return TreeShape(tuple(levels), drawing, shares_nodes)
+
+
+def _chosen_levels(num_nodes: int, depth: int) -> tuple[Level, ...]:
+    """Of chosen children only. Sizes fall as ``depth, .., 2, 1`` do, and are rounded to use up all nodes."""
+    levels: list[Level] = []
+    left = num_nodes
+    for remaining in range(depth, 0, -1):
+        size = 2 * left // (remaining + 1)
+        expand = min(_EXPANDED, levels[-1].num_nodes) if levels else 1
+        levels.append(Level(expand, size, 0, shared=expand > 1))
+        left -= size
+    return tuple(levels)

@@ -31,7 +31,8 @@ def level_views(shape: TreeShape, *, greedy: bool) -> tuple[LevelView, ...]:
     views = []
     for level in shape.levels:
         coverage = min(1.0, level.expand / above) ** _COVERAGE_EXPONENT
-        views.append(LevelView(level.num_children ** _TRIES_EXPONENT[greedy], coverage))
+        children = level.num_nodes / level.expand
+        views.append(LevelView(children ** _TRIES_EXPONENT[greedy], coverage))
         above = level.num_nodes
     return tuple(views)
 

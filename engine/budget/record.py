@@ -24,6 +24,7 @@ class KeptTrees(msgspec.Struct, frozen=True):
     greedy: bool  # at temperature 0
     levels: tuple[tuple[int, int, int], ...]  # of each: nodes expanded, head and tail children of each
     counts: tuple[int, ...]  # [a]: trees of which a path of ``a`` candidates was kept
+    shared: tuple[bool, ...] = ()  # of each level; none: none is
 
 
 class AcceptanceRecord:
@@ -65,6 +66,7 @@ class AcceptanceRecord:
                 greedy,
                 tuple((level.expand, level.num_head, level.num_tail) for level in shape.levels),
                 tuple(counts[kept] for kept in range(max(counts) + 1)),
+                tuple(level.shared for level in shape.levels),
             )
             for (shape, greedy), counts in self._counts.items()
         ]
@@ -79,7 +81,11 @@ class AcceptanceRecord:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} holds no trace of acceptance ({error})", "trace") from error
         for line in lines:
-            shape = TreeShape(tuple(Level(*level) for level in line.levels))
+            shared = line.shared or (False,) * len(line.levels)
+            if len(shared) != len(line.levels):
+                raise ConfigError(f"{path}: shared {shared} for {len(line.levels)} levels", "trace")
+            levels = zip(line.levels, shared, strict=True)
+            shape = TreeShape(tuple(Level(*level, shared=together) for level, together in levels))
             if len(line.counts) > len(shape.levels) + 1 or any(count < 0 for count in line.counts):
                 raise ConfigError(f"{path}: counts {line.counts} for {len(shape.levels)} levels", "trace")
             record._counts[shape, line.greedy].update(dict(enumerate(line.counts)))

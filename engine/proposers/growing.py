@@ -15,14 +15,18 @@ from ..grammar.base import PackedSet
 from ..request import SamplingParams
 from ..sampling.masks import TokenMask, token_mask
 from ..tree import TreeShape
+from ..verifiers.base import Proposal
 from .base import DraftItem, GrownGroup, GrownLevel
-from .children import Truncation, propose_ranked, rank
+from .children import Ranked, Truncation, propose_ranked, rank
 from .head_policy import split_children
 from .known import KnownNodes, known_nodes, put_first, put_slots_first
 from .law import DraftLaw
+from .shared import first_equal, share_slots
 
 _LEAST = -1e300  # a score above that of what does not exist
 TAIL_TOKENS = 256  # tokens kept of a tail's law; the rule's cost grows with it, its gain hardly
+# Tokens by which chosen children are scored beside their siblings: as good as all, and quicker.
+_SCORED_TOKENS = 64
 # Further tokens that are ranked, for those that are known already: as many for every node, since the order of
 # equal ones depends on how many are asked for, and must not depend on a request's company.
 _SPARE_TOKENS = 32
@@ -92,51 +96,45 @@ class GrowingTrees:
         """Draw the children of the frontier and choose the next frontier among them."""
         level, first = self.shape.levels[depth], self.shape.first_slots[depth]
         assert self.logits is not None
-        width, per_node = level.expand, level.num_children
-        uniforms = self.uniforms[:, first - 1 : first - 1 + level.num_nodes].reshape(-1, per_node)
-        repeated = self.temperature.repeat_interleave(width)
-        num_tail_tokens = TAIL_TOKENS if level.num_tail else 0
+        repeated = self.temperature.repeat_interleave(level.expand)
         known = self._known_children()
         logits = self._restricted(num_ids, vocab_ids)
+        most = level.num_children
         ranked = rank(
             logits,
             repeated,
-            per_node + num_tail_tokens,
+            most + (TAIL_TOKENS if level.num_tail else _SCORED_TOKENS),
             vocab_ids,
-            _truncation([item.sampling for item in self.items], width, self.tokens.device),
+            _truncation([item.sampling for item in self.items], level.expand, self.tokens.device),
             num_spare=_SPARE_TOKENS if known is None else max(_SPARE_TOKENS, known.tokens.shape[1]),
         )
         new = ranked if known is None else ranked.without(known.tokens)
-        num_head, num_tail = split_children(level, new, per_node + num_tail_tokens)
-        proposal, log_probs = propose_ranked(
-            new,
-            repeated,
-            num_head=num_head,
-            num_tail=num_tail,
-            num_slots=per_node,
-            num_tail_tokens=num_tail_tokens,
-            uniforms=uniforms,
-            max_tail=level.num_tail,
-            drawing=self.shape.drawing,
-        )
+        proposal, log_probs = self._propose(depth, new, repeated)
+        scores = self.scores.gather(1, self.frontier)[..., None] + log_probs.view(self.size, -1, most)
         slots = torch.arange(first, first + level.num_nodes, device=self.tokens.device)
-        tokens = proposal.tokens.view(self.size, level.num_nodes)
+        if level.shared:
+            proposal, places = share_slots(proposal, scores.flatten(1), level.num_nodes)
+            tokens = proposal.tokens.view(self.size, -1).gather(1, places)
+            scores = scores.flatten(1).gather(1, places)
+            parents = self.frontier.gather(1, places // most)
+            children = torch.full_like(proposal.tokens, -1).view(self.size, -1)
+            children = children.scatter(1, places, slots.expand_as(places)).view(self.size, -1, most)
+        else:
+            tokens, scores = proposal.tokens.view(self.size, -1), scores.flatten(1)
+            parents = self.frontier.repeat_interleave(most, dim=1)
+            children = slots.view(1, -1, most).expand(self.size, -1, -1)
+            earliest = first_equal(proposal.tokens).view(self.size, -1, most)
+            repeat = (earliest < torch.arange(most, device=earliest.device)).flatten(1)
+            scores = scores.masked_fill(repeat | (tokens < 0), float("-inf"))
+            if self.shape.shares_nodes:
+                children = children.gather(2, earliest)
         # A slot that stayed empty (no tail left to draw from) is verified as some token, never kept.
         self.tokens[:, slots] = tokens.clamp_min(0)
-        parents = self.frontier.repeat_interleave(per_node, dim=1)  # [G, w * K]
         self.parents[:, slots] = parents
         own = self.visible[:, slots]
         inherited = self.visible.gather(1, parents[..., None].expand(-1, -1, own.shape[-1]))
         self.visible[:, slots] = own | inherited
-        scores = self.scores.gather(1, parents) + log_probs.view(self.size, -1)
-        equal = proposal.tokens[:, :, None] == proposal.tokens[:, None, :]
-        earliest = equal.to(torch.uint8).argmax(dim=2)  # [G * w, K]: the first slot with the same token
-        repeat = (earliest < torch.arange(per_node, device=earliest.device)).view(self.size, -1)
-        scores = scores.masked_fill(repeat | (tokens < 0), float("-inf"))
         self.scores[:, slots] = scores
-        children = slots.view(1, width, per_node).expand(self.size, -1, -1)
-        if self.shape.shares_nodes:
-            children = children.gather(2, earliest.view(self.size, width, per_node))
         candidates = slots.expand(self.size, -1)
         if known is not None:
             proposal = put_first(known.tokens, proposal)
@@ -149,6 +147,28 @@ class GrowingTrees:
             # Of equal ones the first: which `topk` takes depends on how many there are, company's included.
             best = scores.argsort(dim=1, descending=True, stable=True)
             self.frontier = candidates.gather(1, best[:, : self.shape.levels[depth + 1].expand])
+
+    def _propose(self, depth: int, ranked: Ranked, temperature: Tensor) -> tuple[Proposal, Tensor]:
+        """The frontier's children and their log-probabilities, [G * w, K] each."""
+        level, first = self.shape.levels[depth], self.shape.first_slots[depth]
+        most = level.num_children
+        num_tail_tokens = TAIL_TOKENS if level.num_tail else 0
+        num_head, num_tail = split_children(level, ranked, most + num_tail_tokens)
+        if level.shared:  # nothing is drawn
+            uniforms = self.uniforms.new_zeros(len(num_head), most)
+        else:
+            uniforms = self.uniforms[:, first - 1 : first - 1 + level.num_nodes].reshape(-1, most)
+        return propose_ranked(
+            ranked,
+            temperature,
+            num_head=num_head,
+            num_tail=num_tail,
+            num_slots=most,
+            num_tail_tokens=num_tail_tokens,
+            uniforms=uniforms,
+            max_tail=level.num_tail,
+            drawing=self.shape.drawing,
+        )
 
     def _restricted(self, num_ids: int, vocab_ids: Tensor | None) -> Tensor:
         """The frontier's logits, without what the requests' constraints exclude there."""

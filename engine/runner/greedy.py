@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..verifiers.base import Decision
-from ..verifiers.walk import Walk, walk
+from ..verifiers.walk import Walk, ended, walk
 from .candidates import Candidates
 from .decisions import WORTH_A_LEVEL
 
@@ -61,7 +61,7 @@ def follow_by_level(candidates: Candidates, num_owners: int, max_depth: int, gre
     node = topology.root
     tokens, bad = greedy_at(node, range(num_owners))
     alive = torch.ones_like(bad)
-    path = []
+    path, children = [], []
     for _ in range(max_depth):
         row = topology.expanded_row[node]
         slot = _child_with(offered[row.clamp_min(0)], tokens)
@@ -69,10 +69,10 @@ def follow_by_level(candidates: Candidates, num_owners: int, max_depth: int, gre
         child = topology.child_node[row.clamp_min(0), slot.clamp_min(0)]
         node = torch.where(alive, child, node)
         path.append(torch.where(alive, child, -1))
+        children.append(slot)
         tokens, bad_here = greedy_at(node, range(num_owners))
         bad = bad | bad_here
-    nodes = torch.stack(path, dim=1) if path else node.new_full((num_owners, 0), -1)
-    return Followed(Walk(nodes, (nodes >= 0).sum(dim=1), node), tokens, bad)
+    return Followed(ended(path, children, node, max_depth), tokens, bad)
 
 
 def _child_with(offered: Tensor, token: Tensor) -> Tensor:

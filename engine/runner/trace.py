@@ -61,8 +61,9 @@ def trace_request(
     path = [int(node) for node in ends.walk.path[owner] if node >= 0]
     candidates = tuple(_candidates(trees, rows, verifier, root, {root, *path}))
     kept = sorted((c for c in candidates if c.kept), key=lambda candidate: candidate.depth)
-    at_leaf = int(trees.candidates.topology.expanded_row[final]) < 0
-    end = TraceToken(last, "", BONUS if at_leaf else CORRECTION, p, drawn)
+    row = int(trees.candidates.topology.expanded_row[final])
+    had_children = row >= 0 and bool((trees.candidates.proposal.tokens[row] >= 0).any())
+    end = TraceToken(last, "", CORRECTION if had_children else BONUS, p, drawn)
     return StepTrace(
         position,
         verifier,

@@ -29,7 +29,7 @@ from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import TreeVerifier
 from ..verifiers.table import VERIFIERS
-from ..verifiers.walk import Walk, walk
+from ..verifiers.walk import Walk, ended, walk
 from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
 from .candidates import Candidates
@@ -67,6 +67,7 @@ class Outcome:
     """What one request's step gave."""
 
     slots: tuple[int, ...]  # kept nodes, as offsets from the request's root node
+    children: tuple[int, ...]  # which child of its parent each of them is
     tokens: tuple[int, ...]  # their tokens, then the correction or bonus token
     underflow: bool  # the correction's mass had rounded to 0; drawn from the target instead
     bad: bool  # the target's logits were not numbers; the tokens mean nothing
@@ -105,7 +106,7 @@ class Verification:
         constraints = [owner.constraint for owner in self._owners]
         masks = node_masks(batch, constraints, self._num_ids, self._device)
         if candidates is None:
-            end = Walk(roots.new_full((len(roots), 0), -1), torch.zeros_like(roots), roots)
+            end = ended((), (), roots, 0)
             sampling, context = self._parameters(roots, range(len(self._owners)), batch.path, masks)
             if sampling.all_greedy and not traced:  # nothing is left to draw
                 tokens, bad = greedy_tokens(logits[: len(roots)], sampling, context)
@@ -136,7 +137,9 @@ class Verification:
             last = self._draw(residual, laws)
         kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
-        result = torch.cat([torch.stack(columns, dim=1), end.path - roots[:, None], kept], dim=1)
+        result = torch.cat(
+            [torch.stack(columns, dim=1), end.path - roots[:, None], kept, end.children], dim=1
+        )
         observed = [node for node, owner in enumerate(batch.node_owner) if self._owners[owner].wants_tops]
         tops = measure_tops(logits, self._tokens(batch), observed) if observed else None
         logprobs = self._measure(logits, roots, end, kept, last.tokens)
@@ -289,4 +292,5 @@ def _outcome(values: list[float], depth: int) -> Outcome:
     num_kept, last, underflow, bad = row[:4]
     slots = row[4 : 4 + num_kept]
     tokens = row[4 + depth : 4 + depth + num_kept]
-    return Outcome(tuple(slots), (*tokens, last), bool(underflow), bool(bad))
+    children = row[4 + 2 * depth : 4 + 2 * depth + num_kept]
+    return Outcome(tuple(slots), tuple(children), (*tokens, last), bool(underflow), bool(bad))

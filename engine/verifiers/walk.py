@@ -5,6 +5,7 @@ All requests go together, by gathers, and nothing is read back where that would 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,6 +34,7 @@ class Walk:
     """What the decisions kept of each tree."""
 
     path: Tensor  # [R, D] int64: the kept nodes from the root down, the root not among them; then -1
+    children: Tensor  # [R, D] int64: which child of its parent each kept node is; means nothing behind them
     num_kept: Tensor  # [R] int64
     final: Tensor  # [R] int64: the node where the walk ended, whose law gives the last token
 
@@ -43,7 +45,7 @@ def walk(topology: Topology, decision: Decision, max_depth: int) -> Walk:
         return _walk_on_host(topology, decision, max_depth)
     node = topology.root
     alive = torch.ones_like(node, dtype=torch.bool)
-    path = []
+    path, children = [], []
     for _ in range(max_depth if topology.child_node.numel() else 0):
         row = topology.expanded_row[node]
         slot = decision.child[row.clamp(min=0)]
@@ -51,25 +53,43 @@ def walk(topology: Topology, decision: Decision, max_depth: int) -> Walk:
         child = topology.child_node[row.clamp(min=0), slot.clamp(min=0)]
         node = torch.where(alive, child, node)
         path.append(torch.where(alive, child, -1))
-    nodes = torch.stack(path, dim=1) if path else node.new_full((node.shape[0], max_depth), -1)
-    return Walk(nodes, (nodes >= 0).sum(dim=1), node)
+        children.append(slot)
+    return ended(path, children, node, max_depth)
+
+
+def ended(path: Sequence[Tensor], children: Sequence[Tensor], final: Tensor, max_depth: int) -> Walk:
+    """From every level's nodes and children [R], of ``max_depth`` levels or of none."""
+    if not path:
+        nowhere = final.new_full((len(final), max_depth), -1)
+        return Walk(nowhere, nowhere, torch.zeros_like(final), final)
+    nodes = torch.stack(list(path), dim=1)
+    return Walk(nodes, torch.stack(list(children), dim=1), (nodes >= 0).sum(dim=1), final)
 
 
 def _walk_on_host(topology: Topology, decision: Decision, max_depth: int) -> Walk:
     """The same, sooner than as many operations on a few numbers each."""
     slots, rows = decision.child.tolist(), topology.expanded_row.tolist()
-    children = topology.child_node.tolist()
-    paths, lengths, finals = [], [], []
+    nodes = topology.child_node.tolist()
+    paths, children, lengths, finals = [], [], [], []
     for node in topology.root.tolist():
         path: list[int] = []
+        taken: list[int] = []
         while len(path) < max_depth and (row := rows[node]) >= 0 and (slot := slots[row]) >= 0:
-            node = children[row][slot]
+            node = nodes[row][slot]
             path.append(node)
-        paths += path + [-1] * (max_depth - len(path))
+            taken.append(slot)
+        empty = [-1] * (max_depth - len(path))
+        paths.append(path + empty)
+        children.append(taken + empty)
         lengths.append(len(path))
         finals.append(node)
-    nodes = torch.tensor(paths, dtype=torch.long).view(len(finals), max_depth)
-    return Walk(nodes, torch.tensor(lengths, dtype=torch.long), torch.tensor(finals, dtype=torch.long))
+    shape = len(finals), max_depth
+    return Walk(
+        torch.tensor(paths, dtype=torch.long).view(shape),
+        torch.tensor(children, dtype=torch.long).view(shape),
+        torch.tensor(lengths, dtype=torch.long),
+        torch.tensor(finals, dtype=torch.long),
+    )
 
 
 def at_ends(

@@ -65,7 +65,7 @@ def test_both_ways_write_the_same(
         ran = tiny.run(engine, requests(*verifiers))
         assert ways[way] > 10
         assert way == "on_the_way" or not ways["on_the_way"]
-        assert sum(last.metrics.speculation.num_accepted_draft_tokens for last in ran.last.values()) >= 20
+        assert sum(last.metrics.speculation.num_accepted_draft_tokens for last in ran.last.values()) >= 15
         texts.append(ran.tokens)
     assert texts[0] == texts[1]
 

@@ -10,7 +10,7 @@ from resispec.engine.known_tree import NOTHING_KNOWN, KnownTree
 from resispec.engine.proposers.base import DraftItem
 from resispec.engine.proposers.growing import GrowingTrees
 from resispec.engine.request import SamplingParams
-from resispec.engine.tree import TreeShape, plan_shape
+from resispec.engine.tree import Level, TreeShape, plan_shape
 
 NUM_IDS = 400
 WIDE = KnownTree(tuple(range(30, 39)), (0,) * 9, ("recycle",) * 9, (0.1,) * 9)
@@ -48,3 +48,37 @@ def test_equally_likely_tokens_come_in_one_order_in_any_company(
         alone = grown(shape, known, [])
         for company in ([NOTHING_KNOWN], [ONE], [WIDE], [WIDE, ONE, NOTHING_KNOWN]):
             assert grown(shape, known, company) == alone
+
+
+@pytest.mark.parametrize("known", [NOTHING_KNOWN, ONE], ids=["nothing known", "one path known"])
+def test_a_shared_level_holds_the_likeliest_children_of_all_its_nodes(known: KnownTree) -> None:
+    shape = TreeShape((Level(1, 3, 0), Level(2, 5, 0, shared=True)), Drawing.HEAD)
+    items = [DraftItem((5,), 3, 0, shape, SamplingParams(temperature=0.0), (0.5,) * 8, known)] * 6
+    trees = GrowingTrees(shape, items, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    laws = []
+    for depth in range(2):
+        laws.append(4 * torch.randn(6 * shape.levels[depth].expand, 50, generator=generator))
+        trees.take(laws[-1], None)
+        trees.add_level(depth, 50, None)
+    level = trees.levels[1]
+    splits = set()
+    for tree in range(6):
+        nodes, offered = level.parents[tree].tolist(), level.proposal.tokens.view(6, 2, -1)[tree].tolist()
+        slots = level.children[tree].tolist()
+        likely: list[tuple[float, int, int]] = []
+        for place, node in enumerate(nodes):
+            law = laws[1].view(6, 2, -1)[tree, place].log_softmax(0)
+            kept = [pair for pair in zip(slots[place], offered[place], strict=True) if pair[0] >= 0]
+            below = [token for slot, token in kept if slot > 8]
+            assert below == ([32] if known.num_nodes and trees.tokens[tree, node] == 31 else [])
+            others = [token for token in range(50) if token not in below]
+            likely += [(float(trees.scores[tree, node] + law[token]), node, token) for token in others]
+            assert all(int(trees.tokens[tree, slot]) == token for slot, token in kept)
+            assert all(int(trees.parents[tree, slot]) == node for slot, _ in kept)
+            assert all(bool(trees.visible[tree, slot, node]) for slot, _ in kept)
+            assert int(level.proposal.num_head.view(6, 2)[tree, place]) == len(kept)
+        drafted = {(int(trees.parents[tree, slot]), int(trees.tokens[tree, slot])) for slot in range(4, 9)}
+        assert drafted == {(node, token) for _, node, token in sorted(likely, reverse=True)[:5]}
+        splits.add(sum(parent == nodes[0] for parent, _ in drafted))
+    assert len(splits) > 1, "nodes get as many as their laws say"

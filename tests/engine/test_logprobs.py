@@ -80,7 +80,7 @@ def check_outputs(model: Any, request: Request, outputs: Sequence[RequestOutput]
 def test_of_accepted_and_corrected_tokens(tiny: Any, verifier: str, temperature: float) -> None:
     engine = tiny.engine(tiny.model(0), close_draft(tiny), verifier=verifier)
     requests = [
-        Request(str(i), prompt, SamplingParams(temperature, max_tokens=24, seed=i, logprobs=i % 4))
+        Request(str(i), prompt, SamplingParams(temperature, max_tokens=48, seed=i, logprobs=i % 4))
         for i, prompt in enumerate(prompts())
     ]
     outputs = run(engine, requests)

@@ -33,7 +33,7 @@ def test_slots_are_numbered_level_by_level() -> None:
     assert shape.num_nodes == 8
     assert shape.num_expanded == 3
     assert shape.first_slots == (1, 3)
-    assert shape.child_index == (-1, 0, 1, 0, 1, 2, 0, 1, 2)
+    assert TreeShape((Level(1, 3, 0), Level(2, 4, 0, shared=True), Level(2, 1, 0))).first_slots == (1, 4, 8)
     assert shape.cut(1) == TreeShape((Level(1, 1, 1),))
     assert shape.cut(2) is shape
 

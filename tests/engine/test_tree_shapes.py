@@ -49,5 +49,17 @@ def test_who_decides_how_many_are_drawn() -> None:
     assert pairs.levels == (Level(1, 1, 1), Level(2, 0, 1))
     wide = plan_shape(8, 2, greedy=False)
     assert wide.levels == (Level(1, 0, 4, adaptive=True), Level(2, 1, 1))
-    assert plan_shape(8, 2, greedy=True).levels == (Level(1, 4, 0), Level(2, 2, 0))
-    assert plan_shape(8, 2, greedy=False, drawing=Drawing.HEAD).levels == (Level(1, 4, 0), Level(2, 2, 0))
+    chosen = (Level(1, 5, 0), Level(2, 3, 0, shared=True))
+    assert plan_shape(8, 2, greedy=True).levels == chosen
+    assert plan_shape(8, 2, greedy=False, drawing=Drawing.HEAD).levels == chosen
+
+
+def test_chosen_children_use_up_the_budget_and_get_fewer_on_the_way_down() -> None:
+    assert [level.num_nodes for level in plan_shape(16, 4, greedy=True).levels] == [6, 5, 3, 2]
+    assert [level.num_nodes for level in plan_shape(12, 3, greedy=True).levels] == [6, 4, 2]
+    assert plan_shape(4, 4, greedy=True).levels == (Level(1, 1, 0),) * 4
+    for depth in range(1, 9):
+        for nodes in range(2 * depth, 99):
+            sizes = [level.num_nodes for level in plan_shape(nodes, depth, greedy=True).levels]
+            assert (len(sizes), sum(sizes)) == (depth, nodes)
+            assert sizes == sorted(sizes, reverse=True)

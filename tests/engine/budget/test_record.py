@@ -63,6 +63,7 @@ def test_a_file_gives_the_same_back(tmp_path: Path) -> None:
         b'{"greedy": true}\n',
         b'{"greedy": true, "levels": [[1, 1, 0]], "counts": [1, 2, 3]}\n',
         b'{"greedy": true, "levels": [[1, 1, 0]], "counts": [-1, 2]}\n',
+        b'{"greedy": true, "levels": [[1, 1, 0]], "counts": [1, 2], "shared": [true, false]}\n',
     ],
 )
 def test_other_files_are_named(tmp_path: Path, content: bytes) -> None:

@@ -68,9 +68,6 @@ def test_a_tree_tells_drafted_from_known() -> None:
     tree = CandidateTree(plan_shape(4, 2, greedy=False), known)  # slots 1 2 | 3 4 drafted, 5 6 known
     assert (tree.num_nodes, tree.depth, tree.num_tests) == (6, 2, (2 + 1) + 2 * (1 + 1) + 2)
     assert [tree.source_of(slot) for slot in (1, 4, 5, 6)] == ["draft", "draft", "ngram", "recycle"]
-    assert tree.child_indices((5, 6)) == [0, 0]
-    assert tree.child_indices((5, 3)) == [0, 1], "behind the known child"
-    assert tree.child_indices((2, 4)) == [2, 0]
     assert [tree.num_run_by_draft(path) for path in ((), (5,), (5, 6), (5, 3), (2, 4))] == [0, 0, 0, 1, 1]
     assert dict(tree.proposed_by_source) == {"draft": 4, "ngram": 1, "recycle": 1}
 
