@@ -31,10 +31,10 @@ class TrainSettings:
     minutes: float | None = None
     batch_tokens: int = 4096  # padded tokens a step
     single_pass_share: float = (
-        0.7  # of the run, at its start, on the first level only: cheaper, and enough then
+        0.35  # of the run, at its start, on the first level only: cheaper, and enough then
     )
-    pass_decay: float = 0.8  # weight of a pass against the one before
-    tv_share: float = 0.5  # of the total variation in the loss, towards the end of the run
+    pass_decay: float = 0.6  # weight of a pass against the one before
+    tv_share: float = 0.75  # of the total variation in the loss, towards the end of the run
     learning_rate: float = 1.5e-3  # at its highest
     warm_up_steps: int = 30
     weight_decay: float = 0.01
