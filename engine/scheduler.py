@@ -247,6 +247,8 @@ class Scheduler:
 
     def _admit_waiting(self, draft: _Draft) -> None:
         """Admit in order; but who has the prompt of one that is being computed waits, to copy its rows."""
+        if not self._waiting:
+            return
         later = []
         computed = {sequence.prompt_key for sequence in self.running if _computes_prompt(sequence)}
         while self._waiting and len(self.running) < self.config.max_num_seqs and draft.takes_prompts:

@@ -9,23 +9,30 @@ from .base import StepCosts
 
 _NEWEST = 0.1  # weight of the newest measurement
 _FIRST_CREDIT = 0.8  # the first probe at a batch size comes early
-_EARLY_SHARE, _EARLY = 0.1, 4  # share of the steps that are probes at first, until there were so many
+_MOST_SHARE, _EARLY = 0.1, 4  # share of the steps that are probes at first, until there were so many
+_GIVEN_UP = 0.005  # of the tokens a second, for probes where trees gain little
 
 
 class BaselineProbes:
-    """Which steps are run without trees to measure: a fixed share of those that would have had some."""
+    """Which steps are run without trees to measure: a share of those that would have had some.
+
+    The less trees gain, the less such a step costs, and the sooner an error in what is said of plain steps
+    means that they lose: then more of them are run, as many as give up 0.5 % of the tokens a second.
+    """
 
     def __init__(self, share: float) -> None:
         self._share = share
         self._credit: dict[int, float] = {}  # by batch size, in steps
         self._made: Counter[int] = Counter()  # by batch size
 
-    def is_due(self, batch: int) -> bool:
-        """Call it once for every step with trees."""
+    def is_due(self, batch: int, gain: float = 1.0) -> bool:
+        """Call it once for every step with trees. gain: of tokens a second that they promise; 1: not known."""
         if self._share == 0:
             return False
-        early = self._made[batch] < _EARLY
-        credit = self._credit.get(batch, _FIRST_CREDIT) + max(self._share, _EARLY_SHARE if early else 0.0)
+        share = max(self._share, min(_MOST_SHARE, _GIVEN_UP / (gain - 1.0))) if gain > 1 else self._share
+        if self._made[batch] < _EARLY:
+            share = max(share, _MOST_SHARE)
+        credit = self._credit.get(batch, _FIRST_CREDIT) + share
         due = credit >= 1
         self._credit[batch] = credit - due
         self._made[batch] += due

@@ -21,7 +21,7 @@ from .costs import ReferenceCosts
 from .drafting import CATCH_UP, settle, usual_catch_up, with_catch_up
 from .history import FIRST_WAIT, History
 from .known import beside_known, choose_known, known_price
-from .ladder import kind_of, ladders, levels_of, shape_of
+from .ladder import Ladder, kind_of, ladders, levels_of, shape_of
 from .plan import Bid, Load, Plan, choose, step_seconds
 from .record import AcceptanceRecord
 from .tries import Tries
@@ -35,11 +35,13 @@ _FEW_TESTS, _CURIOSITY = 32.0, 0.05
 # trees, from which nothing is learned, for three times as many.
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
 _HELD_PLAIN = 3
+_MOST_RENEWALS = 3  # of a plan, while requests' rates are the same
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _ALONE_PRIOR = 2.0  # of a request that knows nothing of others
 _SERVER_MEMORY, _SERVER_PRIOR = 512.0, 8.0
 _FIXED_LEAST = 0.15  # chance of a known candidate that is worth a drafted one
+_LENGTH_GRAIN = 256  # tokens of a request that make no difference to what a candidate costs
 _LEAST = 0.03  # chance below which estimates mean little
 _TEMPERATURES = (0.0, 0.4, 0.8, 1.2)  # upper ends of what shares statistics
 
@@ -56,7 +58,23 @@ class _Held:
 
     batch: tuple[int, ...]  # what it was made for
     plan: Plan
+    ladders: list[tuple[Ladder, ...]]  # of every request, which it was made from
+    steps: int  # that it holds for
     steps_left: int
+    renewals: int = 0
+
+    def renew(self, views: Sequence[View]) -> bool:
+        """Let it hold once more, if nothing new was learned of any request's trees.
+
+        What steps cost may have changed meanwhile, so not for ever. Equal ladders are the same ones.
+        """
+        if self.renewals == _MOST_RENEWALS:
+            return False
+        if any(ladders(view) is not known for view, known in zip(views, self.ladders, strict=True)):
+            return False
+        self.renewals += 1
+        self.steps_left = self.steps
+        return True
 
     def fits(self, views: Sequence[View]) -> bool:
         """Whether no tree is deeper than its request may still have it."""
@@ -77,8 +95,9 @@ class Controller:
         self._tries = Tries()
         self._drafted: dict[int, bool] = {}  # by magnitude of the batch: the last plan had trees
         nothing = Load(0, 0, 0, 0.0)
-        self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), 0)
+        self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), [], 0, 0)
         self._record = AcceptanceRecord()
+        self._known_limits: dict[tuple[int, int], KnownLimit] = {}  # since the last plan was made
 
     def take_record(self) -> AcceptanceRecord:
         """What was kept since the last call."""
@@ -152,9 +171,15 @@ class Controller:
         if mode is SpeculationMode.FIXED:
             share = self.settings.max_step_nodes // max(1, batch)
             return KnownLimit(share if is_free else None, _FIXED_LEAST if drafts else _LEAST)
-        if is_free:
-            return KnownLimit(None, max(_LEAST, known_price(self.costs, batch, length)))
-        return KnownLimit(None, max(_LEAST, known_price(self._reference, 1, length)))
+        if not is_free:
+            return KnownLimit(None, max(_LEAST, known_price(self._reference, 1, length)))
+        # Asked for every request of a step, and as good as the same for most of them.
+        key = (batch, length // _LENGTH_GRAIN)
+        limit = self._known_limits.get(key)
+        if limit is None:
+            limit = KnownLimit(None, max(_LEAST, known_price(self.costs, batch, length)))
+            self._known_limits[key] = limit
+        return limit
 
     def keeps_up(self, mode: SpeculationMode, batch: int, *, is_free: bool) -> bool:
         """Whether the draft should read a prompt along with the target: if trees are likely to follow.
@@ -199,10 +224,10 @@ class Controller:
         if not views:
             return []
         plan = self._held_plan(views, load)
-        choices = []
+        choices, without = [], Choice(None, Off.NO_GAIN)
         for view, rung in zip(views, plan.rungs, strict=True):
             view.history.turn(on=rung is not None, length=view.length)
-            choices.append(Choice(None, Off.NO_GAIN) if rung is None else beside_known(view, rung, plan))
+            choices.append(without if rung is None else beside_known(view, rung, plan))
         self._probe(views, choices, plan)
         return choices
 
@@ -210,23 +235,33 @@ class Controller:
         """The best plan, kept for some steps while the same requests are in them: it costs time, too."""
         batch = (load.rows, *(id(view.history) for view in views))
         held = self._held
-        if held.batch != batch or held.steps_left == 0 or not held.fits(views):
-            bids = [Bid(ladders(view), view.length, usual_catch_up(view)) for view in views]
+        if held.batch != batch or not held.fits(views) or (held.steps_left == 0 and not held.renew(views)):
+            trees = [ladders(view) for view in views]
+            bids = [
+                Bid(of_view, view.length, usual_catch_up(view))
+                for of_view, view in zip(trees, views, strict=True)
+            ]
             plan = choose(bids, load, self.costs, margin=self._margin(views))
+            self._known_limits.clear()
             drafts = any(rung is not None for rung in plan.rungs)
             self._drafted[len(views).bit_length()] = drafts
             self._tries.planned(len(views), trees=drafts)
-            steps = _SHORTEST_HELD + len(views) // _HELD_SHARE
-            steps = min(_LONGEST_HELD, steps if drafts else _HELD_PLAIN * steps)
-            held = self._held = _Held(batch, plan, steps)
+            steps = self._steps_held(views, drafts=drafts)
+            held = self._held = _Held(batch, plan, trees, steps, steps)
         held.steps_left -= 1
         self._tries.earn(len(views), held.plan.seconds)
         return held.plan
 
+    def _steps_held(self, views: Sequence[View], *, drafts: bool) -> int:
+        """For how many steps a plan holds."""
+        if drafts and _is_curious(views):  # what it costs is not known either, and every step tells
+            return 1
+        steps = _SHORTEST_HELD + len(views) // _HELD_SHARE
+        return min(_LONGEST_HELD, steps if drafts else _HELD_PLAIN * steps)
+
     def _margin(self, views: Sequence[View]) -> float:
         """Share by which a plan with trees must be better than one without."""
-        priors = (view.history.acceptance.prior for view in views)
-        if any(prior is not None and prior.num_tests < _FEW_TESTS for prior in priors):
+        if _is_curious(views):
             return -_CURIOSITY
         # A new request counts as one that has trees; at a load where they did not pay it is no reason.
         goes_on = self._drafted_at(len(views)) and any(view.history.is_on for view in views)
@@ -244,15 +279,15 @@ class Controller:
         index = min(waiting, key=lambda index: views[index].behind)
         view = views[index]
         choice = with_catch_up(view, _PROBE)
-        load = replace(plan.load)
-        load.add_tree(shape_of(kind_of(view), _PROBE), behind=min(view.behind, CATCH_UP), length=view.length)
-        cost = whole = step_seconds(load, self.costs) - plan.seconds
         if choice.budget is None:
-            cost = self.costs.draft_seconds(choice.catch_up, view.length)
-        if self._tries.afford(cost, whole):
+            if self._tries.afford_reading(self.costs.draft_seconds(choice.catch_up, view.length)):
+                choices[index] = choice
+            return
+        load = replace(plan.load)
+        load.add_tree(shape_of(kind_of(view), _PROBE), behind=view.behind, length=view.length)
+        if self._tries.afford(step_seconds(load, self.costs) - plan.seconds):
             choices[index] = choice
-            if choice.budget is not None:
-                self._tries.tried(len(views))
+            self._tries.tried(len(views))
 
     def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
@@ -261,7 +296,14 @@ class Controller:
             return False  # the step would be none of plain decoding's
         if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
             return False
-        return self._baseline_probes.is_due(len(views))
+        shared = any(view.is_shared for view in with_trees)
+        return self._baseline_probes.is_due(len(views), self._held.plan.gain if shared else 1.0)
+
+
+def _is_curious(views: Sequence[View]) -> bool:
+    """Whether the server has seen little at the temperature of one of them."""
+    priors = (view.history.acceptance.prior for view in views)
+    return any(prior is not None and prior.num_tests < _FEW_TESTS for prior in priors)
 
 
 def _has_tree(view: View, choice: Choice) -> bool:

@@ -11,6 +11,7 @@ _NEWEST = 0.1  # weight of the newest measurement
 _SECOND_STEP = 0.3  # of a whole step of a kind met once: the first may have been slow for being the first
 _MOST_OFF = 1.5  # times that whole steps may differ from the sum of their parts
 _MOST_SEEN = 1.3  # times that a single one may seem to
+_COMPARED = 3  # steps of a kind
 _DRIFT = 0.0005  # of the factors of kinds that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
@@ -31,6 +32,15 @@ class _Factor:
 
     value: float
     count: int = 0
+    latest: tuple[float, ...] = ()  # of single steps
+
+    def usual(self, seen: float) -> float:
+        """The middle one of the last three: a stall, or a first step of its size, is none of its kind.
+
+        Of the first two the lower one, for what a machine does meanwhile makes a step only longer.
+        """
+        self.latest = (*self.latest[1 - _COMPARED :], seen)
+        return sorted(self.latest)[(len(self.latest) - 1) // 2]
 
 
 class MeasuredCosts:
@@ -103,7 +113,9 @@ class MeasuredCosts:
         if key not in self._whole:
             self._whole[key] = _Factor(self.whole_step(kind, batch))
         factor = self._whole[key]
-        seen = min(max(seconds / predicted, 1 / _MOST_SEEN), _MOST_SEEN)
+        # `predicted` has the factor of the moment in it, the steps that are compared are without.
+        usual = factor.usual(seconds / predicted * factor.value) / factor.value
+        seen = min(max(usual, 1 / _MOST_SEEN), _MOST_SEEN)
         weight = max(_NEWEST, _SECOND_STEP / factor.count) if factor.count else _NEWEST
         factor.value = min(max(factor.value * seen**weight, 1 / _MOST_OFF), _MOST_OFF)
         factor.count += 1

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MIN_MATCH = 2  # tokens hashed together; a shorter agreement says little
 MAX_MATCH = 32  # tokens compared at most
 _MAX_PLACES = 16  # earlier places looked at in one search
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     position: int  # of the token that followed
     length: int  # tokens that agree before it
 

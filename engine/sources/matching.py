@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from functools import cache
 
 from .base import Path
 from .match_index import MAX_MATCH
@@ -48,6 +49,7 @@ class Guesses:
         self._said = ()
 
 
+@cache
 def kinds(length: int, count: int, *, best: bool) -> tuple[int, ...]:
     """Of ``count`` tokens behind an agreement of ``length``: each right one makes it longer."""
     by_length = [_KIND_OF[min(length + place, MAX_MATCH)] for place in range(count)]

@@ -17,9 +17,15 @@ class Rates:
     def __init__(self, priors: SequenceOf[float]) -> None:
         self._right = [prior * _PRIOR_WEIGHT for prior in priors]
         self._total = [_PRIOR_WEIGHT] * len(priors)
+        self._rates = list(priors)  # read far more often than they change
 
     def __getitem__(self, kind: int) -> float:
-        return self._right[kind] / self._total[kind]
+        return self._rates[kind]
+
+    def of(self, kinds: SequenceOf[int]) -> tuple[float, ...]:
+        """Of several kinds."""
+        rates = self._rates
+        return tuple([rates[kind] for kind in kinds])
 
     def add(self, kind: int, right: bool) -> None:
         self._right[kind] += right
@@ -27,6 +33,7 @@ class Rates:
         if self._total[kind] > _MEMORY:
             self._right[kind] /= 2
             self._total[kind] /= 2
+        self._rates[kind] = self._right[kind] / self._total[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Guess:
     kinds: tuple[int, ...]
 
     def path(self, rates: Rates) -> Path:
-        return Path(self.tokens, tuple(rates[kind] for kind in self.kinds))
+        return Path(self.tokens, rates.of(self.kinds))
 
     def settle(self, rates: Rates, followed: SequenceOf[int]) -> None:
         """Learn from what really followed, up to the first wrong token."""

@@ -71,6 +71,18 @@ def test_probes_take_their_share_of_each_batch_size():
     assert not any(BaselineProbes(0.0).is_due(1) for _ in range(1000))
 
 
+def test_the_less_trees_gain_the_more_probes_there_are():
+    def share(gain: float) -> float:
+        probes = BaselineProbes(0.01)
+        return sum(probes.is_due(4, gain) for _ in range(4000)) / 4000
+
+    assert share(1.0) == pytest.approx(0.01, abs=0.002), "not known: as set"
+    assert share(1.02) == pytest.approx(0.1, abs=0.01)
+    assert share(1.1) == pytest.approx(0.05, abs=0.005)
+    assert share(2.0) == pytest.approx(0.01, abs=0.002)
+    assert not any(BaselineProbes(0.0).is_due(1, 1.02) for _ in range(100))
+
+
 class Item:
     def __init__(self, length, num_tokens=1, decodes=True):
         self.length, self.num_tokens, self.decodes = length, num_tokens, decodes
@@ -109,6 +121,19 @@ def test_predictions_that_are_wrong_for_some_trees_are_corrected_for_them_alone(
             costs.observe_step(kind, 1, truth, costs.whole_step(kind, 1))
     assert costs.whole_step(1, 1) / costs.whole_step(PLAIN, 1) == pytest.approx(1.2, abs=0.06)
     assert costs.whole_step(2, 1) < 1.2
+
+
+@pytest.mark.parametrize("first", [1.0, 8.0], ids=["later", "the first too"])
+def test_single_steps_that_stall_are_no_steps_of_their_kind(first: float):
+    """Once in five steps: a step of a size that is met for the first time, or a machine that is busy."""
+    costs = MeasuredCosts(CPU)
+    for step in range(60):
+        truth = first if step == 0 else 8.0 if step % 5 == 4 else 1.0
+        costs.observe_step(PLAIN, 4, truth, costs.whole_step(PLAIN, 4))
+    assert costs.whole_step(PLAIN, 4) == pytest.approx(1.0, abs=0.03)
+    for _ in range(60):
+        costs.observe_step(PLAIN, 4, 1.3, costs.whole_step(PLAIN, 4))
+    assert costs.whole_step(PLAIN, 4) == pytest.approx(1.3, abs=0.03), "what stays is learned"
 
 
 def test_where_only_trees_are_stepped_plain_steps_do_not_seem_slower():

@@ -15,7 +15,7 @@ def spent(tries: Tries, steps: int, batch: int = 16, price: float = TRY) -> floa
     total = 0.0
     for _ in range(steps):
         tries.earn(batch, STEP)
-        if tries.afford(price, price):
+        if tries.afford(price):
             tries.tried(batch)
             total += price
     return total
@@ -56,12 +56,28 @@ def test_what_is_dear_is_tried_too_after_a_while() -> None:
     assert spent(Tries(), 2000, price=10 * TRY) > 0
 
 
-def test_parts_of_a_try_are_paid_for_by_themselves_and_kept_tries_pay_back() -> None:
+def test_what_a_draft_has_missed_is_read_from_a_purse_of_its_own() -> None:
+    """It fills at the full share, however many tries were in vain, and for so many pieces at the most."""
+    tries = Tries()
+    spent(tries, 2000)
+    piece = 0.005 * STEP
+    while tries.afford_reading(piece):
+        pass
+    for _ in range(100):
+        tries.earn(16, STEP)
+        assert tries.afford_reading(piece)
+        assert not tries.afford_reading(piece)
+    tries.earn(1, 10_000.0)
+    bought = 0
+    while tries.afford_reading(piece):
+        bought += 1
+    assert 15 <= bought <= 16, "as roundings fall"
+
+
+def test_kept_tries_pay_back() -> None:
     tries = Tries()
     tries.earn(1, TRY / 0.005)
-    assert tries.afford(TRY / 4, TRY)
-    assert not tries.afford(TRY, TRY), "a quarter is gone"
-    assert tries.afford(TRY / 2, TRY)
-    assert not tries.afford(TRY / 2, TRY)
+    assert tries.afford(TRY)
+    assert not tries.afford(TRY)
     tries.repay(TRY)
-    assert tries.afford(TRY, TRY)
+    assert tries.afford(TRY)
