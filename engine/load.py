@@ -23,6 +23,7 @@ from resispec.models.load.causal import load_causal
 from resispec.models.load.facts import read_facts
 from resispec.models.load.resolve import check_folder, locate, resolve
 from resispec.models.medusa import load_medusa
+from resispec.models.pack import bound_kernel_cache
 from resispec.models.pair import check_pair, usable_ids
 from resispec.models.prepare.cache import cache_root
 
@@ -37,6 +38,7 @@ DEFAULT_HEAD = f"{DEFAULT_NAME}-head"
 
 def build_engine(config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> Engine:
     """Load the pair and build its engine. clock: as of `assemble`. Raises ConfigError and ModelError."""
+    bound_kernel_cache()
     root = cache_root()
     return assemble(
         config,
