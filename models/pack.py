@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .mapped import MappedWeights
 
-_KEPT_KERNELS = 128
+_KEPT_KERNELS = 192
 _CAPACITIES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 
 

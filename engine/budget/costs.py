@@ -8,8 +8,8 @@ from typing import Protocol
 from ..cost.table import PLAIN, LearnedCosts
 
 _NEWEST = 0.1  # weight of the newest measurement
-_SECOND_STEP = 0.3  # of a whole step of a kind met once: the first may have been slow for being the first
-_MOST_OFF = 1.5  # times that whole steps may differ from the sum of their parts
+_NEWEST_STEP, _FIRST_STEP = 0.25, 0.1  # of a whole step; the first of its kind may be slow for being the first
+_MOST_OFF = 2.5  # times that whole steps may differ from the sum of their parts
 _MOST_SEEN = 1.3  # times that a single one may seem to
 _COMPARED = 3  # steps of a kind
 _DRIFT = 0.0005  # of the factors of kinds that were not met
@@ -116,7 +116,7 @@ class MeasuredCosts:
         # `predicted` has the factor of the moment in it, the steps that are compared are without.
         usual = factor.usual(seconds / predicted * factor.value) / factor.value
         seen = min(max(usual, 1 / _MOST_SEEN), _MOST_SEEN)
-        weight = max(_NEWEST, _SECOND_STEP / factor.count) if factor.count else _NEWEST
+        weight = _NEWEST_STEP if factor.count else _FIRST_STEP
         factor.value = min(max(factor.value * seen**weight, 1 / _MOST_OFF), _MOST_OFF)
         factor.count += 1
         for (other_kind, _), other in self._whole.items():

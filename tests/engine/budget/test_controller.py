@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from resispec.engine.budget.acceptance import kept_share
 from resispec.engine.budget.base import Off, TreeBudget, View
 from resispec.engine.budget.controller import Controller, ControllerSettings
-from resispec.engine.budget.costs import MeasuredCosts, reference_costs
+from resispec.engine.budget.costs import MeasuredCosts, ReferenceCosts, reference_costs
 from resispec.engine.budget.drafting import CATCH_UP, usual_catch_up
-from resispec.engine.budget.ladder import kind_of, shape_of
+from resispec.engine.budget.ladder import kind_of, levels_of, shape_of
+from resispec.engine.budget.plan import Load, step_seconds
 from resispec.engine.budget.simulation import Regime, Scenario, simulate
+from resispec.engine.cost.table import PLAIN, LearnedCosts
 from resispec.engine.drawing import Drawing
 from resispec.engine.request import SamplingParams, SpeculationMode
 
@@ -159,6 +163,38 @@ def test_a_draft_that_falls_behind_again_and_again_is_charged_for_all_of_it():
     assert usual_catch_up(view) < 30
     assert usual_catch_up(replace(view, falls_behind=True)) == 30
     assert usual_catch_up(replace(view, behind=1000, falls_behind=True)) == CATCH_UP
+
+
+@pytest.mark.parametrize("believed", [1.0, 1.45], ids=["rows", "rows and plain steps"])
+def test_costs_that_were_learned_on_a_busy_machine_are_unlearned(believed: float):
+    """Rows seem to cost a third of what they do, and plain steps to take longer: trees seem to pay."""
+    truth = ReferenceCosts(row=0.06, free_rows=4, level=0.075, node=0.01, trees=0.035)
+    table = ReferenceCosts(row=0.02, free_rows=4, level=0.075, node=0.01, trees=0.035)
+    costs = MeasuredCosts(table, LearnedCosts(0.01, 0.035, ((PLAIN, 5, believed),)))
+    controller = Controller(ControllerSettings(64, 0.01), costs, CPU)
+    views = views_of(controller, 16)
+    rng = random.Random(1)
+    plain = step_seconds(Load(16, 1600, 16, 16.0), truth)
+    lost = []  # of every step's time, over what plain decoding would take for its tokens
+    for _ in range(400):
+        load, tokens = Load(16, 1600, 16, 16.0), 16
+        for view, choice in zip(views, controller.plan(views, 0), strict=True):
+            if choice.budget is None:
+                continue
+            grown = shape(view, choice.budget)
+            load.add_tree(grown, behind=1, length=view.length)
+            kept = 0
+            for level in levels_of(grown, greedy=False):
+                if rng.random() >= level.coverage * kept_share(0.4, level.tries):
+                    break
+                kept += 1
+            tokens += kept
+            controller.observe(view.history, grown, kept)
+        paid, predicted = step_seconds(load, truth), step_seconds(load, costs)
+        costs.observe_step(load.kind, 16, paid, predicted)
+        lost.append(paid - plain * tokens / 16)
+    assert sum(lost[:100]) / (100 * plain) < 0.025
+    assert sum(lost[100:]) / (300 * plain) < 0.01
 
 
 def views_of(controller, count, seed=None, behind=1, mode=SpeculationMode.AUTO):
