@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import exp, isfinite, log
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,7 @@ from .surface import Surface
 # An observation's surprise (the logarithm of seen over expected) moves the table by these shares of it.
 _PACE_SHARE = 0.05  # everything together: a machine that others have made slower, or left alone
 _LOCAL_SHARE = 0.1  # the knots around what was seen
+_SETTLED = 8  # steps of about a size before half of what they tell of the pace is believed
 _MOST_SURPRISE = 0.4  # a stall of a second says no more than a step of 1.5 times what was expected
 _VERSION = 1
 
@@ -51,7 +53,9 @@ class CostTable:
 
     Built from measurements and corrected by every step since. An update moves the table by a bounded
     share, so that the table follows what is usual and a stall hardly moves it; a third of it goes to the
-    *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes.
+    *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes. Less of
+    it while forwards of about that size are new: then the entry may be wrong, and not the machine slower; else
+    steps with candidates that take longer than was thought would make plain ones seem slower, too.
     """
 
     def __init__(self, target: Surface, draft: Surface | None = None, *, measured: bool = True) -> None:
@@ -61,6 +65,7 @@ class CostTable:
         self._log_pace = 0.0
         self._pace = 1.0
         self._measured = measured
+        self._seen: Counter[tuple[bool, int]] = Counter()  # by draft or not and the magnitude of the tokens
         self.learned: LearnedCosts | None = None  # as it was measured, or as the file had it
 
     @classmethod
@@ -99,7 +104,10 @@ class CostTable:
             self._log_pace += surprise
         else:
             surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-            self._log_pace += _PACE_SHARE * surprise
+            size = (surface is self._draft, tokens.bit_length())
+            seen = self._seen[size]
+            self._seen[size] += 1
+            self._log_pace += _PACE_SHARE * seen / (seen + _SETTLED) * surprise
             surface.shift(tokens, context, _LOCAL_SHARE * surprise)
         self._pace = exp(self._log_pace)
 
