@@ -21,9 +21,9 @@ _CAPACITIES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 def bound_kernel_cache() -> None:
     """Let PyTorch and oneDNN keep fewer kernels than they do. Call it before the process's first product.
 
-    They make one for every shape and number of rows, of half a megabyte or more, and keep 1,024: a server that
-    has met prompts of all lengths would have grown by as much as a small model. Both keep them, so both must let
-    go. The user's own setting wins.
+    They make one for every shape and number of rows, of half a megabyte or more, and keep 1,024: a server
+    that has met prompts of all lengths would have grown by as much as a small model. Both keep them, so both
+    must let go. The user's own setting wins.
     """
     for name in _CAPACITIES:
         os.environ.setdefault(name, str(_KEPT_KERNELS))

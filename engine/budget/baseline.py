@@ -26,7 +26,7 @@ class BaselineProbes:
         self._made: Counter[int] = Counter()  # by batch size
 
     def is_due(self, batch: int, gain: float = 1.0) -> bool:
-        """Call it once for every step with trees. gain: of tokens a second that they promise; 1: not known."""
+        """Call it once for every step with trees. gain: in tokens a second that they promise; 1: unknown."""
         if self._share == 0:
             return False
         share = max(self._share, min(_MOST_SHARE, _GIVEN_UP / (gain - 1.0))) if gain > 1 else self._share

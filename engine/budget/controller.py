@@ -18,7 +18,7 @@ from .alone import alone_rung, known_pays
 from .base import Choice, KnownLimit, Off, StepCosts, TreeBudget, View
 from .baseline import BaselineProbes
 from .costs import ReferenceCosts
-from .drafting import CATCH_UP, settle, usual_catch_up, with_catch_up
+from .drafting import settle, usual_catch_up, with_catch_up
 from .history import FIRST_WAIT, History
 from .known import beside_known, choose_known, known_price
 from .ladder import Ladder, kind_of, ladders, levels_of, shape_of

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..cost.table import PLAIN, LearnedCosts
+from .plain import COMPARED, PlainFactors, middle
 
 _NEWEST = 0.1  # weight of the newest measurement
-_NEWEST_STEP, _FIRST_STEP = 0.25, 0.1  # of a whole step; the first of its kind may be slow for being the first
+_NEWEST_STEP, _FIRST_STEP = 0.25, 0.1  # of a whole step, and of the first of its kind
 _MOST_OFF = 2.5  # times that whole steps may differ from the sum of their parts
 _MOST_SEEN = 1.3  # times that a single one may seem to
-_COMPARED = 3  # steps of a kind
 _DRIFT = 0.0005  # of the factors of kinds that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
@@ -35,12 +35,9 @@ class _Factor:
     latest: tuple[float, ...] = ()  # of single steps
 
     def usual(self, seen: float) -> float:
-        """The middle one of the last three: a stall, or a first step of its size, is none of its kind.
-
-        Of the first two the lower one, for what a machine does meanwhile makes a step only longer.
-        """
-        self.latest = (*self.latest[1 - _COMPARED :], seen)
-        return sorted(self.latest)[(len(self.latest) - 1) // 2]
+        """One more was seen: what is usual of late."""
+        self.latest = (*self.latest[1 - COMPARED :], seen)
+        return middle(self.latest)
 
 
 class MeasuredCosts:
@@ -53,18 +50,27 @@ class MeasuredCosts:
         unit = table.target_seconds(1, 1)
         self._law = unit * (learned.law if learned else 0.02)
         self._trees = unit * (learned.trees if learned else 0.02)
-        self._whole: dict[tuple[int, int], _Factor] = {  # by kind and the magnitude of the batch
-            (kind, magnitude): _Factor(min(max(value, 1 / _MOST_OFF), _MOST_OFF), count=1)
-            for kind, magnitude, value in (learned.factors if learned else ())
-        }
         self._steps = 0
         self._target: dict[tuple[int, int], float] = {}
         self._draft: dict[tuple[int, int], float] = {}
+        known = [
+            (kind, magnitude, min(max(value, 1 / _MOST_OFF), _MOST_OFF))
+            for kind, magnitude, value in (learned.factors if learned else ())
+        ]
+        self._plain = PlainFactors(
+            self._plain_parts, [(magnitude, value) for kind, magnitude, value in known if kind == PLAIN]
+        )
+        self._whole: dict[tuple[int, int], _Factor] = {  # of others, by kind and the magnitude of the batch
+            (kind, magnitude): _Factor(value, count=1) for kind, magnitude, value in known if kind != PLAIN
+        }
 
     def learned(self) -> LearnedCosts:
         """For the next server."""
         unit = self._table.target_seconds(1, 1)
-        factors = tuple((*key, factor.value) for key, factor in self._whole.items())
+        factors = (
+            *((PLAIN, *known) for known in self._plain.all()),
+            *((*key, factor.value) for key, factor in self._whole.items()),
+        )
         return LearnedCosts(self._law / unit, self._trees / unit, factors)
 
     def target_seconds(self, tokens: int, context: int) -> float:
@@ -98,37 +104,52 @@ class MeasuredCosts:
             self._draft.clear()
 
     def whole_step(self, kind: int, batch: int) -> float:
+        if kind == PLAIN:
+            return self._plain.at(batch)
         factor = self._whole.get((kind, batch.bit_length())) or self._nearest(kind, batch.bit_length())
-        return 1.0 if factor is None else factor.value
+        return self._plain.at(batch) if factor is None else factor.value
+
+    def observe_plain(self, batch: int, context: int, seconds: float) -> None:
+        """A whole step that gave ``batch`` requests a token each and did nothing else took this long."""
+        self._plain.observe(batch, context, seconds, _moved)
+        self._drift(self._plain.at(batch))
 
     def observe_step(self, kind: int, batch: int, seconds: float, predicted: float) -> None:
-        """A whole step took this long, and ``predicted`` was said of it. So predictions that are wrong
-        for some steps, and not for others, do not stay wrong.
+        """A whole step with candidates took this long, and ``predicted`` was said of it. So predictions that
+        are wrong for some steps, and not for others, do not stay wrong.
 
-        The factor moves slowly and not far, and others drift towards it: a kind that was slow for a while
-        is not given up for good. Steps with trees do not move what is said of plain ones, though: where
-        trees pay, plain steps are few, and would seem as slow as trees are.
+        The factor moves step by step and not far, and others drift towards it: a kind that was slow for a
+        while is not given up for good.
         """
         key = (kind, batch.bit_length())
         if key not in self._whole:
             self._whole[key] = _Factor(self.whole_step(kind, batch))
         factor = self._whole[key]
         # `predicted` has the factor of the moment in it, the steps that are compared are without.
-        usual = factor.usual(seconds / predicted * factor.value) / factor.value
-        seen = min(max(usual, 1 / _MOST_SEEN), _MOST_SEEN)
-        weight = _NEWEST_STEP if factor.count else _FIRST_STEP
-        factor.value = min(max(factor.value * seen**weight, 1 / _MOST_OFF), _MOST_OFF)
+        usual = factor.usual(seconds / predicted * factor.value)
+        value = _moved(factor.value, usual, first=factor.count == 0)
+        factor.value = min(max(value, 1 / _MOST_OFF), _MOST_OFF)
         factor.count += 1
-        for (other_kind, _), other in self._whole.items():
-            if other_kind != PLAIN or kind == PLAIN:
-                other.value += _DRIFT * (factor.value - other.value)
+        self._drift(factor.value)
+
+    def _drift(self, value: float) -> None:
+        for factor in self._whole.values():
+            factor.value += _DRIFT * (value - factor.value)
+
+    def _plain_parts(self, batch: int, context: int) -> float:
+        return self.target_seconds(batch, context) + self.sample_seconds(batch, 0)
 
     def _nearest(self, kind: int, magnitude: int) -> _Factor | None:
-        """Of the kind that is most like one that was not met yet: candidates make the largest difference."""
-        alike = [key for key in self._whole if (key[0] == PLAIN) is (kind == PLAIN)]
-        if not alike:
+        """Of the kind that is most like one that was not met yet."""
+        if not self._whole:
             return None
-        return self._whole[min(alike, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
+        return self._whole[min(self._whole, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
+
+
+def _moved(value: float, seen: float, *, first: bool) -> float:
+    """A factor, moved towards what was seen; the first of its kind may be slow for being the first."""
+    ratio = min(max(seen / value, 1 / _MOST_SEEN), _MOST_SEEN)
+    return value * float(ratio ** (_FIRST_STEP if first else _NEWEST_STEP))
 
 
 class ReferenceCosts:

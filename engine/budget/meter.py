@@ -6,6 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..cost.table import PLAIN
 from ..tree import CandidateTree
 from .baseline import Baseline
 from .costs import MeasuredCosts
@@ -92,7 +93,9 @@ class SpeedMeter:
         since = began if self._last_end is None else self._last_end
         if step.batch and step.rows == step.batch:
             self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
-            if not step.catches_up:
+            if step.is_plain:
+                self._costs.observe_plain(step.batch, step.context, ended - since)
+            elif step.real.kind != PLAIN and not step.catches_up:
                 predicted = step_seconds(step.real, self._costs)
                 self._costs.observe_step(step.real.kind, step.batch, ended - since, predicted)
         if step.is_plain:

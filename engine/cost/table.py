@@ -53,9 +53,9 @@ class CostTable:
 
     Built from measurements and corrected by every step since. An update moves the table by a bounded
     share, so that the table follows what is usual and a stall hardly moves it; a third of it goes to the
-    *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes. Less of
-    it while forwards of about that size are new: then the entry may be wrong, and not the machine slower; else
-    steps with candidates that take longer than was thought would make plain ones seem slower, too.
+    *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes.
+    Less of it while forwards of about that size are new: then the entry may be wrong, and not the machine
+    slower.
     """
 
     def __init__(self, target: Surface, draft: Surface | None = None, *, measured: bool = True) -> None:

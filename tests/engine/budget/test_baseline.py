@@ -112,13 +112,22 @@ def test_a_pause_is_no_step():
     assert meter.plain_step([Item(50)]).seconds == pytest.approx(2.0, rel=0.05)
 
 
+def step_took(costs: MeasuredCosts, kind: int, batch: int, times: float) -> None:
+    """A whole step took so many times the sum of its parts."""
+    if kind == PLAIN:
+        parts = costs.target_seconds(batch, 100 * batch) + costs.sample_seconds(batch, 0)
+        costs.observe_plain(batch, 100 * batch, times * parts)
+    else:
+        costs.observe_step(kind, batch, times, costs.whole_step(kind, batch))
+
+
 def test_predictions_that_are_wrong_for_some_trees_are_corrected_for_them_alone():
     costs = MeasuredCosts(CPU)
     costs.observe_step(2, 1, 60.0, 1.0)  # its first time
     assert costs.whole_step(2, 1) < 1.05
     for _ in range(300):
         for kind, truth in ((PLAIN, 1.0), (1, 1.2)):
-            costs.observe_step(kind, 1, truth, costs.whole_step(kind, 1))
+            step_took(costs, kind, 1, truth)
     assert costs.whole_step(1, 1) / costs.whole_step(PLAIN, 1) == pytest.approx(1.2, abs=0.06)
     assert costs.whole_step(2, 1) < 1.2
 
@@ -129,29 +138,51 @@ def test_single_steps_that_stall_are_no_steps_of_their_kind(first: float):
     costs = MeasuredCosts(CPU)
     for step in range(60):
         truth = first if step == 0 else 8.0 if step % 5 == 4 else 1.0
-        costs.observe_step(PLAIN, 4, truth, costs.whole_step(PLAIN, 4))
+        step_took(costs, PLAIN, 4, truth)
     assert costs.whole_step(PLAIN, 4) == pytest.approx(1.0, abs=0.03)
     for _ in range(60):
-        costs.observe_step(PLAIN, 4, 1.3, costs.whole_step(PLAIN, 4))
+        step_took(costs, PLAIN, 4, 1.3)
     assert costs.whole_step(PLAIN, 4) == pytest.approx(1.3, abs=0.03), "what stays is learned"
 
 
 def test_where_only_trees_are_stepped_plain_steps_do_not_seem_slower():
     costs = MeasuredCosts(CPU)
     for _ in range(20):
-        costs.observe_step(PLAIN, 4, 1.0, costs.whole_step(PLAIN, 4))
+        step_took(costs, PLAIN, 4, 1.0)
     for _ in range(3000):
-        costs.observe_step(1, 4, 1.3, costs.whole_step(1, 4))
+        step_took(costs, 1, 4, 1.3)
     assert costs.whole_step(PLAIN, 4) == pytest.approx(1.0, abs=0.01)
     assert costs.whole_step(PLAIN, 1) == pytest.approx(1.0, abs=0.01)
     assert costs.whole_step(1, 4) == pytest.approx(1.3, abs=0.03)
+
+
+def test_a_table_that_learns_from_trees_does_not_make_plain_steps_seem_slower():
+    """Until a plain step says so, too."""
+    table = CostTable(Surface((1, 8, 64), (256, 4096), [[0.01, 0.012], [0.012, 0.014], [0.02, 0.03]]))
+    costs = MeasuredCosts(table)
+
+    def plain() -> float:
+        parts = costs.target_seconds(8, 800) + costs.sample_seconds(8, 0)
+        return costs.whole_step(PLAIN, 8) * parts
+
+    for _ in range(40):
+        costs.observe_plain(8, 800, 0.015)
+    assert plain() == pytest.approx(0.015, rel=0.02)
+    for _ in range(200):
+        table.observe_target(12, 1200, 0.030)
+        costs.observe_sample(8, 8, 0.001)
+    assert table.target_seconds(8, 800) > 0.016, "the table itself cannot tell"
+    assert plain() == pytest.approx(0.015, rel=0.02)
+    for _ in range(40):
+        costs.observe_plain(8, 800, 0.025)
+    assert plain() == pytest.approx(0.025, rel=0.03)
 
 
 def test_steps_with_candidates_are_told_apart_from_plain_ones_and_small_batches_from_large():
     costs = MeasuredCosts(CPU)
     for _ in range(40):
         for kind, batch, truth in ((PLAIN, 8, 0.9), (0, 8, 1.25), (1, 1, 1.0)):
-            costs.observe_step(kind, batch, truth, costs.whole_step(kind, batch))
+            step_took(costs, kind, batch, truth)
     assert costs.whole_step(PLAIN, 9) == pytest.approx(0.9, abs=0.02)
     assert costs.whole_step(PLAIN, 1) == pytest.approx(0.9, abs=0.02), "nothing plainer was met"
     assert costs.whole_step(0, 8) == pytest.approx(1.25, abs=0.04)

@@ -191,7 +191,10 @@ def test_costs_that_were_learned_on_a_busy_machine_are_unlearned(believed: float
             tokens += kept
             controller.observe(view.history, grown, kept)
         paid, predicted = step_seconds(load, truth), step_seconds(load, costs)
-        costs.observe_step(load.kind, 16, paid, predicted)
+        if load.kind == PLAIN:
+            costs.observe_plain(16, 1600, paid)
+        else:
+            costs.observe_step(load.kind, 16, paid, predicted)
         lost.append(paid - plain * tokens / 16)
     assert sum(lost[:100]) / (100 * plain) < 0.025
     assert sum(lost[100:]) / (300 * plain) < 0.01
