@@ -9,7 +9,8 @@ from .base import StepCosts
 
 _NEWEST = 0.1  # weight of the newest measurement
 _FIRST_CREDIT = 0.8  # the first probe at a batch size comes early
-_MOST_SHARE, _EARLY = 0.1, 4  # share of the steps that are probes at first, until there were so many
+_EARLY_SHARE, _EARLY = 0.5, 4  # share of the steps that are probes at first, until there were so many
+_MOST_SHARE = 0.1  # of them later
 _GIVEN_UP = 0.005  # of the tokens a second, for probes where trees gain little
 
 
@@ -23,19 +24,19 @@ class BaselineProbes:
     def __init__(self, share: float) -> None:
         self._share = share
         self._credit: dict[int, float] = {}  # by batch size, in steps
-        self._made: Counter[int] = Counter()  # by batch size
+        self._made: Counter[int] = Counter()  # by magnitude of the batch
 
     def is_due(self, batch: int, gain: float = 1.0) -> bool:
         """Call it once for every step with trees. gain: in tokens a second that they promise; 1: unknown."""
         if self._share == 0:
             return False
         share = max(self._share, min(_MOST_SHARE, _GIVEN_UP / (gain - 1.0))) if gain > 1 else self._share
-        if self._made[batch] < _EARLY:
-            share = max(share, _MOST_SHARE)
+        if self._made[batch.bit_length()] < _EARLY:
+            share = _EARLY_SHARE
         credit = self._credit.get(batch, _FIRST_CREDIT) + share
         due = credit >= 1
         self._credit[batch] = credit - due
-        self._made[batch] += due
+        self._made[batch.bit_length()] += due
         return due
 
 

@@ -9,9 +9,10 @@ from ..cost.table import PLAIN, LearnedCosts
 from .plain import COMPARED, PlainFactors, middle
 
 _NEWEST = 0.1  # weight of the newest measurement
-_NEWEST_STEP, _FIRST_STEP = 0.25, 0.1  # of a whole step, and of the first of its kind
+_NEWEST_PLAIN = 0.25  # of a whole plain step: what trees are weighed against must not be wrong for long
 _MOST_OFF = 2.5  # times that whole steps may differ from the sum of their parts
-_MOST_SEEN = 1.3  # times that a single one may seem to
+_MOST_KEPT = 1.1  # times, of plain steps by an earlier server: more was a busy machine
+_MOST_SEEN, _MOST_PLAIN = 1.3, 1.5  # times that a single one may seem to
 _DRIFT = 0.0005  # of the factors of kinds that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
@@ -31,7 +32,6 @@ class _Factor:
     """What whole steps of one kind take over the sum of their parts."""
 
     value: float
-    count: int = 0
     latest: tuple[float, ...] = ()  # of single steps
 
     def usual(self, seen: float) -> float:
@@ -53,15 +53,19 @@ class MeasuredCosts:
         self._steps = 0
         self._target: dict[tuple[int, int], float] = {}
         self._draft: dict[tuple[int, int], float] = {}
-        known = [
-            (kind, magnitude, min(max(value, 1 / _MOST_OFF), _MOST_OFF))
-            for kind, magnitude, value in (learned.factors if learned else ())
-        ]
+        known = learned.factors if learned else ()
         self._plain = PlainFactors(
-            self._plain_parts, [(magnitude, value) for kind, magnitude, value in known if kind == PLAIN]
+            self._plain_parts,
+            [
+                (magnitude, min(_within(value, _MOST_OFF), _MOST_KEPT))
+                for kind, magnitude, value in known
+                if kind == PLAIN
+            ],
         )
         self._whole: dict[tuple[int, int], _Factor] = {  # of others, by kind and the magnitude of the batch
-            (kind, magnitude): _Factor(value, count=1) for kind, magnitude, value in known if kind != PLAIN
+            (kind, magnitude): _Factor(_within(value, _MOST_OFF))
+            for kind, magnitude, value in known
+            if kind != PLAIN
         }
 
     def learned(self) -> LearnedCosts:
@@ -111,7 +115,7 @@ class MeasuredCosts:
 
     def observe_plain(self, batch: int, context: int, seconds: float) -> None:
         """A whole step that gave ``batch`` requests a token each and did nothing else took this long."""
-        self._plain.observe(batch, context, seconds, _moved)
+        self._plain.observe(batch, context, seconds, _plainly_moved)
         self._drift(self._plain.at(batch))
 
     def observe_step(self, kind: int, batch: int, seconds: float, predicted: float) -> None:
@@ -127,9 +131,7 @@ class MeasuredCosts:
         factor = self._whole[key]
         # `predicted` has the factor of the moment in it, the steps that are compared are without.
         usual = factor.usual(seconds / predicted * factor.value)
-        value = _moved(factor.value, usual, first=factor.count == 0)
-        factor.value = min(max(value, 1 / _MOST_OFF), _MOST_OFF)
-        factor.count += 1
+        factor.value = _within(factor.value * _within(usual / factor.value, _MOST_SEEN) ** _NEWEST, _MOST_OFF)
         self._drift(factor.value)
 
     def _drift(self, value: float) -> None:
@@ -146,10 +148,13 @@ class MeasuredCosts:
         return self._whole[min(self._whole, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
 
 
-def _moved(value: float, seen: float, *, first: bool) -> float:
-    """A factor, moved towards what was seen; the first of its kind may be slow for being the first."""
-    ratio = min(max(seen / value, 1 / _MOST_SEEN), _MOST_SEEN)
-    return value * float(ratio ** (_FIRST_STEP if first else _NEWEST_STEP))
+def _plainly_moved(value: float, seen: float) -> float:
+    return value * float(_within(seen / value, _MOST_PLAIN) ** _NEWEST_PLAIN)
+
+
+def _within(factor: float, most: float) -> float:
+    """The factor, off from 1 by ``most`` times at the most."""
+    return min(max(factor, 1 / most), most)
 
 
 class ReferenceCosts:

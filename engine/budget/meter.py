@@ -54,6 +54,7 @@ class SpeedMeter:
         self._costs = costs
         self._baseline = Baseline(costs)
         self._last_end: float | None = None
+        self._met: set[int] = set()  # rows of the forwards so far
 
     def plain_step(self, items: SequenceOf[Item]) -> PlainStep:
         """Of a step that is about to be committed."""
@@ -91,14 +92,16 @@ class SpeedMeter:
         Between two steps that follow each other there is work too, and tokens wait for it.
         """
         since = began if self._last_end is None else self._last_end
+        is_first = step.real.rows not in self._met  # kernels are made for it, which says nothing of the next
+        self._met.add(step.real.rows)
         if step.batch and step.rows == step.batch:
             self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
-            if step.is_plain:
+            if step.is_plain and not is_first:
                 self._costs.observe_plain(step.batch, step.context, ended - since)
             elif step.real.kind != PLAIN and not step.catches_up:
                 predicted = step_seconds(step.real, self._costs)
                 self._costs.observe_step(step.real.kind, step.batch, ended - since, predicted)
-        if step.is_plain:
+        if step.is_plain and not is_first:
             self._baseline.observe(step.batch, step.context, ended - since)
         self._last_end = ended if more else None
 

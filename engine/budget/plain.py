@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 Parts = Callable[[int, int], float]
 """Seconds of a plain step's parts by the table of the moment, for a batch and its KV rows in all."""
 
 
-class Move(Protocol):
-    def __call__(self, value: float, seen: float, *, first: bool) -> float:
-        """A factor, moved towards what was seen. first: it was never seen at this magnitude."""
-        ...
-
+Move = Callable[[float, float], float]
+"""From a factor, some way towards another that was seen."""
 
 COMPARED = 3  # steps
 _USUAL_CONTEXT = 256  # KV rows of a request, for a factor whose steps are not known any more
@@ -73,7 +69,7 @@ class PlainFactors:
         earlier = anchor.latest if anchor is not None else ()
         latest = (*earlier[1 - COMPARED :], _Step(batch, context, seconds))
         seen = middle([step.factor(self._parts) for step in latest])
-        value = move(self.at(batch), seen, first=anchor is None)
+        value = move(self.at(batch), seen)
         self._anchors[batch.bit_length()] = _Anchor(
             _Step(batch, context, value * self._parts(batch, context)), latest
         )

@@ -65,6 +65,7 @@ class CostTable:
         self._log_pace = 0.0
         self._pace = 1.0
         self._measured = measured
+        self._met: set[tuple[bool, int]] = set()  # draft or not, tokens: the first of each makes kernels
         self._seen: Counter[tuple[bool, int]] = Counter()  # by draft or not and the magnitude of the tokens
         self.learned: LearnedCosts | None = None  # as it was measured, or as the file had it
 
@@ -98,13 +99,17 @@ class CostTable:
     def _observe(self, surface: Surface, tokens: int, context: int, seconds: float) -> None:
         if not (isfinite(seconds) and seconds > 0 and tokens > 0):
             return
+        is_draft = surface is self._draft
+        if self._measured and (is_draft, tokens) not in self._met:
+            self._met.add((is_draft, tokens))
+            return
         surprise = log(seconds / (self._pace * surface.at(tokens, context)))
         if not self._measured:
             self._measured = True
             self._log_pace += surprise
         else:
             surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
-            size = (surface is self._draft, tokens.bit_length())
+            size = (is_draft, tokens.bit_length())
             seen = self._seen[size]
             self._seen[size] += 1
             self._log_pace += _PACE_SHARE * seen / (seen + _SETTLED) * surprise

@@ -16,7 +16,7 @@ from resispec.engine.cost.feed import draft_levels, feed_draft
 from resispec.engine.cost.measure import Limits, measure_costs
 from resispec.engine.cost.start import cached_costs, cost_key
 from resispec.engine.cost.surface import Surface
-from resispec.engine.cost.table import CostTable
+from resispec.engine.cost.table import PLAIN, CostTable
 from resispec.engine.request import Request, SamplingParams
 from resispec.engine.tree import Level, TreeShape
 
@@ -184,7 +184,8 @@ def test_what_steps_teach_is_kept_for_the_next_start(tiny, tmp_path: Path) -> No
     assert isinstance(again, MeasuredCosts)
     assert again.learned().law == pytest.approx(learned.law)
     for kind, magnitude, factor in learned.factors:
-        assert again.whole_step(kind, 1 << (magnitude - 1)) == pytest.approx(factor)
+        kept = min(factor, 1.1) if kind == PLAIN else factor  # more was a busy machine
+        assert again.whole_step(kind, 1 << (magnitude - 1)) == pytest.approx(kept)
 
 
 def test_costs_that_cannot_be_kept_cost_a_line(tiny, tmp_path: Path, monkeypatch, caplog) -> None:
