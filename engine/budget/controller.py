@@ -147,7 +147,8 @@ class Controller:
         open_to_choice = [view for view, choice in zip(views, choices, strict=True) if choice is None]
         shared = iter(self._share_out(open_to_choice, load))
         plan = choose_known(views, [choice or next(shared) for choice in choices], load, self.costs)
-        if self._is_baseline(views, plan, prompt_tokens):
+        gain = self._held.plan.gain if open_to_choice else 1.0  # known candidates alone have no plan
+        if self._is_baseline(views, plan, prompt_tokens, gain):
             return [
                 Choice(None, Off.BASELINE, known=False) if _has_tree(view, choice) else choice
                 for view, choice in zip(views, plan, strict=True)
@@ -289,15 +290,19 @@ class Controller:
             choices[index] = choice
             self._tries.tried(len(views))
 
-    def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int) -> bool:
-        """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree."""
+    def _is_baseline(
+        self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int, gain: float
+    ) -> bool:
+        """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree.
+
+        gain: of the trees, in tokens a second; 1: not known.
+        """
         with_trees = [view for view, choice in zip(views, plan, strict=True) if _has_tree(view, choice)]
         if any(view.forced for view in views):
             return False  # the step would be none of plain decoding's
         if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
             return False
-        shared = any(view.is_shared for view in with_trees)
-        return self._baseline_probes.is_due(len(views), self._held.plan.gain if shared else 1.0)
+        return self._baseline_probes.is_due(len(views), gain)
 
 
 def _is_curious(views: Sequence[View]) -> bool:

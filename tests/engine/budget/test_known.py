@@ -122,3 +122,11 @@ def test_a_step_that_shows_plain_decoding_has_no_candidates_at_all() -> None:
     choices = [given.plan([view(given, SURE)], 0)[0].off for _ in range(6)]
     assert Off.BASELINE in choices
     assert any(off is not Off.BASELINE for off in choices)
+
+
+def test_a_server_without_a_draft_has_plain_steps_measured_too() -> None:
+    given = controller(probes=0.25)
+    sure = view(given, KnownTree((3, 4), (0, 1), ("ngram", "ngram"), (0.95, 0.95)), max_nodes=0)
+    choices = [given.plan([sure], 0)[0] for _ in range(100)]
+    assert 24 <= sum(choice.off is Off.BASELINE for choice in choices) <= 28
+    assert all(choice.known for choice in choices if choice.off is None)
