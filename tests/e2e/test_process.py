@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -153,6 +154,8 @@ def test_a_signal_while_loading_ends_it_quietly(tiny_arguments, signum):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What runs the tests in the background may ignore it, and hand that down.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         # The engine's process exists: it is loading.
         while not (children := children_of(process.pid)):
