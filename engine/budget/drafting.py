@@ -8,12 +8,21 @@ from .ladder import kind_of, levels_of, shape_of
 from .plan import Load
 
 CATCH_UP = 64  # tokens a draft runs in one step for a request that is to get trees again
+_STEPS_ON = 8  # steps that a request has trees for, once it has some
 STEADY_CATCH_UP = 2  # tokens it runs before each tree once it keeps up: about what a step gives
 
 
 def usual_catch_up(view: View) -> int:
-    """Tokens that the draft has to run before a tree, once it keeps up as well as it can."""
-    return min(view.behind, CATCH_UP if view.falls_behind else STEADY_CATCH_UP)
+    """Tokens that the draft has to run before a tree: about those that the last step gave, once it keeps up.
+
+    What it has missed until now, it reads once, before the first tree; that is spread over the steps that
+    trees are likely to go on for. Among many requests it is a step of its own.
+    """
+    missed = min(view.behind, CATCH_UP)
+    if view.falls_behind:
+        return missed
+    steady = min(missed, STEADY_CATCH_UP)
+    return steady + (missed - steady) // _STEPS_ON
 
 
 def settle(load: Load, view: View, budget: TreeBudget) -> None:

@@ -160,7 +160,8 @@ def test_a_share_of_the_steps_measures_plain_decoding_but_never_a_seeds():
 def test_a_draft_that_falls_behind_again_and_again_is_charged_for_all_of_it():
     """What a grammar forces is missed by the draft in every step; what it slept through, once."""
     [view] = views_of(Controller(ControllerSettings(64, 0.0), CPU, CPU), 1, behind=30)
-    assert usual_catch_up(view) < 30
+    assert usual_catch_up(replace(view, behind=2)) == 2
+    assert 2 < usual_catch_up(view) < 8
     assert usual_catch_up(replace(view, falls_behind=True)) == 30
     assert usual_catch_up(replace(view, behind=1000, falls_behind=True)) == CATCH_UP
 
@@ -220,3 +221,22 @@ def views_of(controller, count, seed=None, behind=1, mode=SpeculationMode.AUTO):
 
 def shape(view, budget):
     return shape_of(kind_of(view), budget)
+
+
+def test_trees_that_would_not_pay_for_reading_all_prompts_are_not_begun():
+    """Of many requests whose prompts the draft has not read, that takes as long as a step."""
+    costs = ReferenceCosts(row=0.03, free_rows=4, level=0.075, node=0.01, trees=0.035)
+
+    def drafted(behind: int) -> int:
+        controller = Controller(ControllerSettings(64, 0.0), costs, CPU)
+        known = views_of(controller, 1)[0].history.acceptance.prior
+        assert known is not None
+        tree = TreeBudget(4, 2)
+        for index in range(200):
+            levels = levels_of(shape(views_of(controller, 1)[0], tree), greedy=False)
+            known.observe(levels, (0, 1, 1, 2)[index % 4])
+        views = views_of(controller, 12, behind=behind)
+        return sum(choice.budget is not None for choice in controller.plan(views, 0))
+
+    assert drafted(2) > 0
+    assert drafted(64) == 0
