@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .base import StepCosts
+from .plain import plain_parts
 
 _NEWEST = 0.1  # weight of the newest measurement
 _FIRST_CREDIT = 0.8  # the first probe at a batch size comes early
@@ -62,7 +63,7 @@ class Baseline:
 
     def observe(self, batch: int, context: int, seconds: float) -> None:
         """A step that gave ``batch`` requests a token each and did nothing else took this long."""
-        seen = seconds / self._predicted(batch, context)
+        seen = seconds / plain_parts(self._costs, batch, context)
         ratio = self._ratios.get(batch)
         if ratio is None:
             # Another batch size's counts as one measurement: a single step may be anything.
@@ -77,7 +78,7 @@ class Baseline:
 
     def seconds(self, batch: int, context: int) -> float:
         """Of a step that gives ``batch`` requests with ``context`` KV rows in all a token each."""
-        return self._predicted(batch, context) * (self._nearest(batch) or 1.0)
+        return plain_parts(self._costs, batch, context) * (self._nearest(batch) or 1.0)
 
     def is_measured(self, batch: int) -> bool:
         """Whether a plain step of this batch size was seen."""
@@ -88,6 +89,3 @@ class Baseline:
         if not self._ratios:
             return None
         return self._ratios[min(self._ratios, key=lambda known: abs(known - batch))].value
-
-    def _predicted(self, batch: int, context: int) -> float:
-        return self._costs.target_seconds(batch, context) + self._costs.sample_seconds(batch, 0)

@@ -63,14 +63,14 @@ class _Held:
     steps_left: int
     renewals: int = 0
 
-    def renew(self, views: Sequence[View]) -> bool:
+    def renew(self, trees: Sequence[tuple[Ladder, ...]]) -> bool:
         """Let it hold once more, if nothing new was learned of any request's trees.
 
-        What steps cost may have changed meanwhile, so not for ever. Equal ladders are the same ones.
+        What steps cost may have changed meanwhile, so not for ever. trees: as of now; the same if equal.
         """
         if self.renewals == _MOST_RENEWALS:
             return False
-        if any(ladders(view) is not known for view, known in zip(views, self.ladders, strict=True)):
+        if any(now is not known for now, known in zip(trees, self.ladders, strict=True)):
             return False
         self.renewals += 1
         self.steps_left = self.steps
@@ -236,22 +236,30 @@ class Controller:
         """The best plan, kept for some steps while the same requests are in them: it costs time, too."""
         batch = (load.rows, *(id(view.history) for view in views))
         held = self._held
-        if held.batch != batch or not held.fits(views) or (held.steps_left == 0 and not held.renew(views)):
+        goes_on = held.batch == batch and held.fits(views)
+        if not goes_on or held.steps_left == 0:
             trees = [ladders(view) for view in views]
-            bids = [
-                Bid(of_view, view.length, usual_catch_up(view))
-                for of_view, view in zip(trees, views, strict=True)
-            ]
-            plan = choose(bids, load, self.costs, margin=self._margin(views))
-            self._known_limits.clear()
-            drafts = any(rung is not None for rung in plan.rungs)
-            self._drafted[len(views).bit_length()] = drafts
-            self._tries.planned(len(views), trees=drafts)
-            steps = self._steps_held(views, drafts=drafts)
-            held = self._held = _Held(batch, plan, trees, steps, steps)
+            if not (goes_on and held.renew(trees)):
+                held = self._held = self._new_plan(views, load, batch, trees)
         held.steps_left -= 1
         self._tries.earn(len(views), held.plan.seconds)
         return held.plan
+
+    def _new_plan(
+        self, views: Sequence[View], load: Load, batch: tuple[int, ...], trees: list[tuple[Ladder, ...]]
+    ) -> _Held:
+        """trees: those worth considering, of every request."""
+        bids = [
+            Bid(of_view, view.length, usual_catch_up(view))
+            for of_view, view in zip(trees, views, strict=True)
+        ]
+        plan = choose(bids, load, self.costs, margin=self._margin(views))
+        self._known_limits.clear()
+        drafts = any(rung is not None for rung in plan.rungs)
+        self._drafted[len(views).bit_length()] = drafts
+        self._tries.planned(len(views), trees=drafts)
+        steps = self._steps_held(views, drafts=drafts)
+        return _Held(batch, plan, trees, steps, steps)
 
     def _steps_held(self, views: Sequence[View], *, drafts: bool) -> int:
         """For how many steps a plan holds."""

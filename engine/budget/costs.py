@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..cost.table import PLAIN, LearnedCosts
-from .plain import COMPARED, PlainFactors, middle
+from .plain import COMPARED, PlainFactors, middle, within
 
 _NEWEST = 0.1  # weight of the newest measurement
-_NEWEST_PLAIN = 0.25  # of a whole plain step: what trees are weighed against must not be wrong for long
 _MOST_OFF = 2.5  # times that whole steps may differ from the sum of their parts
 _MOST_KEPT = 1.1  # times, of plain steps by an earlier server: more was a busy machine
-_MOST_SEEN, _MOST_PLAIN = 1.3, 1.5  # times that a single one may seem to
+_MOST_SEEN = 1.3  # times that a single one may seem to
 _DRIFT = 0.0005  # of the factors of kinds that were not met
 _MOST = 2.0  # times what was expected that one measurement may count for
 _KEPT_STEPS = 16  # steps for which looked-up costs are kept
@@ -55,15 +54,15 @@ class MeasuredCosts:
         self._draft: dict[tuple[int, int], float] = {}
         known = learned.factors if learned else ()
         self._plain = PlainFactors(
-            self._plain_parts,
+            self,
             [
-                (magnitude, min(_within(value, _MOST_OFF), _MOST_KEPT))
+                (magnitude, min(within(value, _MOST_OFF), _MOST_KEPT))
                 for kind, magnitude, value in known
                 if kind == PLAIN
             ],
         )
         self._whole: dict[tuple[int, int], _Factor] = {  # of others, by kind and the magnitude of the batch
-            (kind, magnitude): _Factor(_within(value, _MOST_OFF))
+            (kind, magnitude): _Factor(within(value, _MOST_OFF))
             for kind, magnitude, value in known
             if kind != PLAIN
         }
@@ -115,7 +114,7 @@ class MeasuredCosts:
 
     def observe_plain(self, batch: int, context: int, seconds: float) -> None:
         """A whole step that gave ``batch`` requests a token each and did nothing else took this long."""
-        self._plain.observe(batch, context, seconds, _plainly_moved)
+        self._plain.observe(batch, context, seconds)
         self._drift(self._plain.at(batch))
 
     def observe_step(self, kind: int, batch: int, seconds: float, predicted: float) -> None:
@@ -131,30 +130,18 @@ class MeasuredCosts:
         factor = self._whole[key]
         # `predicted` has the factor of the moment in it, the steps that are compared are without.
         usual = factor.usual(seconds / predicted * factor.value)
-        factor.value = _within(factor.value * _within(usual / factor.value, _MOST_SEEN) ** _NEWEST, _MOST_OFF)
+        factor.value = within(factor.value * within(usual / factor.value, _MOST_SEEN) ** _NEWEST, _MOST_OFF)
         self._drift(factor.value)
 
     def _drift(self, value: float) -> None:
         for factor in self._whole.values():
             factor.value += _DRIFT * (value - factor.value)
 
-    def _plain_parts(self, batch: int, context: int) -> float:
-        return self.target_seconds(batch, context) + self.sample_seconds(batch, 0)
-
     def _nearest(self, kind: int, magnitude: int) -> _Factor | None:
         """Of the kind that is most like one that was not met yet."""
         if not self._whole:
             return None
         return self._whole[min(self._whole, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
-
-
-def _plainly_moved(value: float, seen: float) -> float:
-    return value * float(_within(seen / value, _MOST_PLAIN) ** _NEWEST_PLAIN)
-
-
-def _within(factor: float, most: float) -> float:
-    """The factor, off from 1 by ``most`` times at the most."""
-    return min(max(factor, 1 / most), most)
 
 
 class ReferenceCosts:

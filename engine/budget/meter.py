@@ -96,12 +96,11 @@ class SpeedMeter:
         self._met.add(step.real.rows)
         if step.batch and step.rows == step.batch:
             self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
-            if step.is_plain and not is_first:
-                self._costs.observe_plain(step.batch, step.context, ended - since)
-            elif step.real.kind != PLAIN and not step.catches_up:
+            if step.real.kind != PLAIN and not step.catches_up:
                 predicted = step_seconds(step.real, self._costs)
                 self._costs.observe_step(step.real.kind, step.batch, ended - since, predicted)
         if step.is_plain and not is_first:
+            self._costs.observe_plain(step.batch, step.context, ended - since)
             self._baseline.observe(step.batch, step.context, ended - since)
         self._last_end = ended if more else None
 

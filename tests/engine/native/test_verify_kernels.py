@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -32,14 +31,6 @@ def kernels() -> VerifyKernels:
     if found is None:
         pytest.skip("no kernels were built")
     return found
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def random_rows(rows: int, size: int, spread: float = 5.0) -> Tensor:

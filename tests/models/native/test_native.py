@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -24,14 +23,6 @@ def kernels() -> NativeKernels:
     if found is None:
         pytest.skip("no kernels were built")
     return found
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def close(ours: Tensor, exact: Tensor) -> None:
