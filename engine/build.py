@@ -103,7 +103,7 @@ def assemble(
     attentions = _attentions(config, there)
     fitted = fit(model, target.context, attentions)
     geometry, notes = fitted.geometry, notes + there.shortcomings + fitted.notes
-    draft_geometry, draft_attention = None, fitted.attention
+    draft_geometry, draft_attention, draft_walk = None, fitted.attention, None
     if draft is not None and draft.head is not None:
         draft_geometry = draft.head.geometry(geometry.dtype)
         geometry = replace(geometry, hidden_size=draft_geometry.hidden_size)
@@ -112,6 +112,7 @@ def assemble(
     elif draft is not None:
         fitted_draft = fit(draft.model, draft.context, attentions)
         draft_geometry, draft_attention = fitted_draft.geometry, fitted_draft.attention
+        draft_walk = fitted_draft.walk
         notes += fitted_draft.notes
     keep_hidden = draft is not None and draft.head is not None
     bytes_per_row = geometry.bytes_per_row(keep_hidden=keep_hidden)
@@ -127,7 +128,7 @@ def assemble(
     )
     memories = [memory]
     tap = draft.head.tap(model) if draft is not None and draft.head is not None else None
-    target_step = replay.model(CausalModel(model, memory, target.context, tap), memory)
+    target_step = replay.model(CausalModel(model, memory, target.context, tap, fitted.walk), memory)
     proposer: Proposer | None = None
     if draft is not None and draft_geometry is not None:
         draft_memory = KVMemory(draft_geometry, replay.memory_rows, device, attention=draft_attention)
@@ -136,7 +137,7 @@ def assemble(
         if draft.head is not None:
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
-            draft_step = CausalModel(draft.model, draft_memory, draft.context)
+            draft_step = CausalModel(draft.model, draft_memory, draft.context, walk=draft_walk)
         if there.packs(geometry.dtype):
             draft_step.pack()
         draft_model = replay.model(draft_step, draft_memory)

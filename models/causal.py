@@ -12,6 +12,7 @@ from .base import ModelError, Segment, StepInputs, StepOutputs
 from .head.tap import StateTap
 from .kv import KVGeometry, KVMemory
 from .pack import pack_linears
+from .walk import Walk
 
 
 def chunk_inputs(token_ids: list[int], start: int, device: torch.device, kv_start: int = 0) -> StepInputs:
@@ -69,14 +70,25 @@ class CausalModel:
     needs_hidden = False
     vocab_ids: Tensor | None = None
 
-    def __init__(self, model: Any, memory: KVMemory, max_positions: int, tap: StateTap | None = None) -> None:
-        """tap: where in ``model`` the states are that ``memory`` keeps; None: they are the last ones."""
+    def __init__(
+        self,
+        model: Any,
+        memory: KVMemory,
+        max_positions: int,
+        tap: StateTap | None = None,
+        walk: Walk | None = None,
+    ) -> None:
+        """tap: where in ``model`` the states are that ``memory`` keeps; None: they are the last ones.
+
+        walk: a quicker way through ``model`` that gives the same.
+        """
         register_attention()
         model.set_attn_implementation(ATTENTION_NAME)
         self.model = model
         self.memory = memory
         self._max_positions = max_positions
         self._tap = tap
+        self._walk = walk
         self._last_hidden: Tensor | None = None
         # The hidden states the output matrix reads, before rows are picked for logits.
         model.get_decoder().register_forward_hook(self._keep_hidden)
@@ -90,14 +102,20 @@ class CausalModel:
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> StepOutputs:
-        output = run_model(self.model, StepContext(self.memory, inputs))
-        hidden, self._last_hidden = self._last_hidden, None
-        assert hidden is not None
-        hidden = hidden[0]
+        logits, hidden = self._run(StepContext(self.memory, inputs))
         if self.memory.hidden is not None:
             kept = hidden if self._tap is None else self._tap.take(hidden)
             self.memory.hidden.index_copy_(0, inputs.rows, kept.to(self.memory.hidden.dtype))
-        return StepOutputs(output.logits[0].float(), hidden)
+        return StepOutputs(logits.float(), hidden)
+
+    def _run(self, step: StepContext) -> tuple[Tensor, Tensor]:
+        """Logits [L, V] and last hidden states [N, H]."""
+        if self._walk is not None:
+            return self._walk.run(step)
+        output = run_model(self.model, step)
+        hidden, self._last_hidden = self._last_hidden, None
+        assert hidden is not None
+        return output.logits[0], hidden[0]
 
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         self.memory.move_rows(source, destination)

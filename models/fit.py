@@ -16,6 +16,7 @@ from .mapped import MappedWeights
 from .pack import pack_linears
 from .quantize import quantize_linears
 from .selfcheck import SelfCheck
+from .walk import Walk, find_walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Fitted:
     geometry: KVGeometry
     attention: str  # how its KV memory is to be read
     notes: tuple[str, ...]  # for whoever serves it
+    walk: Walk | None = None  # a quicker way through the model; None: it has to run as it is
 
 
 def fit(model: Any, max_positions: int, attentions: Sequence[str] = (SEGMENTS,)) -> Fitted:
@@ -43,10 +45,12 @@ def fit(model: Any, max_positions: int, attentions: Sequence[str] = (SEGMENTS,))
     attention, notes = _choose_attention(check, suitable)
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     ids = [(6151 * i + 17) % vocabulary for i in range(min(12, max_positions))]
-    report = fuse(model, geometry, chunk_inputs(ids, 0, next(model.parameters()).device))
+    inputs = chunk_inputs(ids, 0, next(model.parameters()).device)
+    report = fuse(model, geometry, inputs)
     check.run(attention)
+    walk = find_walk(model, geometry, inputs)
     MappedWeights.of(model).release()  # the check has read what is going to be laid out anew
-    return Fitted(geometry, attention, notes + report.notes)
+    return Fitted(geometry, attention, notes + report.notes, walk)
 
 
 def _choose_attention(check: SelfCheck, attentions: Sequence[str]) -> tuple[str, tuple[str, ...]]:
