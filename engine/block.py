@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+
+import msgspec
 
 from .sequence import Sequence
 from .stops import Cut, cut_block
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one step, in order. Those that ``cut`` keeps are committed to the grammar."""
 
     tokens: tuple[int, ...]  # drawn ones, then forced ones

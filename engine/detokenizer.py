@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from tokenizers import Tokenizer
 
 from .request import SamplingParams
@@ -12,8 +12,7 @@ from .stop_strings import StopStringMatcher
 from .text_decoder import TextDecoder
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """What pushing a block of tokens released."""
 
     text: str

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
+import msgspec
 from tokenizers import Tokenizer
 
 from resispec.models.compiled.compilation import Compilation
@@ -81,6 +82,7 @@ class Engine:
         self._meter = meter
         self._compilation = compilation
         self._keeper = keeper
+        self._max_forced = scheduler.config.max_forced_tokens
         self._sources = SourceFactory()
         self._sequences: dict[str, Sequence] = {}
         self._ended: list[tuple[RequestOutput, FinishedStats]] = []  # outside of a step: aborted
@@ -297,8 +299,7 @@ class Engine:
         """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
         sequence = item.sequence
         room = self.info.max_model_len - len(sequence.token_ids)
-        most = self._scheduler.config.max_forced_tokens
-        block = end_block(sequence, outcome.tokens, self.info.eos_token_ids, room, most)
+        block = end_block(sequence, outcome.tokens, self.info.eos_token_ids, room, self._max_forced)
         cut = block.cut
         began = time.perf_counter()
         piece = sequence.detokenizer.push(block.tokens[: cut.num_text_tokens])
@@ -354,7 +355,7 @@ class Engine:
         if outcome.trace is None or sequence.trace_decoder is None:
             return output
         trace = with_forced(outcome.trace, block.tokens[block.num_drawn :])
-        return replace(output, trace=(with_texts(trace, tokens, sequence.trace_decoder),))
+        return msgspec.structs.replace(output, trace=(with_texts(trace, tokens, sequence.trace_decoder),))
 
     def _observe(self, sequence: Sequence, item: PlannedSequence, path: SequenceOf[int]) -> None:
         """Tell the controller what became of what the draft added, unless known candidates hid that."""
@@ -380,7 +381,7 @@ class Engine:
         # Rows of one that failed may hold what made it fail, and others would take them over.
         self._scheduler.remove(sequence, keep=reason is not FinishReason.ERROR)
         del self._sequences[sequence.request_id]
-        return replace(output, metrics=metrics)
+        return msgspec.structs.replace(output, metrics=metrics)
 
     def _fail(self, sequence: Sequence, error: Exception, tally: StepTally, now: float) -> RequestOutput:
         if sequence.entry is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from resispec.models.compiled.state import NOT_COMPILED, CompileStatus
 
 from .request import SpeculationMode
@@ -94,8 +96,7 @@ class RequestMetrics:
     speculation: SpeculationMetrics | None = None  # None: not asked for, or no proposer
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_tokens: int
     completion_tokens: int  # delivered tokens only; an EOS that ended the answer counts
     cached_tokens: int = 0  # prompt tokens whose KV came from the prefix cache
@@ -115,8 +116,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()  # (token id, log-probability), likeliest first
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """News of one request: the text and tokens since the last one.
 
     ``text`` may lag behind ``token_ids``: it is held back while it may still turn out to be a stop
@@ -166,8 +166,7 @@ class FinishedStats:
     metrics: RequestMetrics
 
 
-@dataclass(frozen=True, slots=True)
-class StepStats:
+class StepStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Everything the metrics need to know of one step. Times in seconds."""
 
     num_running: int = 0
@@ -193,8 +192,7 @@ class StepStats:
     compilation: CompileStatus | None = None  # where it has changed with this step
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     outputs: tuple[RequestOutput, ...]
     stats: StepStats
 

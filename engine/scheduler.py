@@ -13,6 +13,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
 
+import msgspec
+
 from .budget.base import Choice, Off, TreeBudget, View
 from .budget.controller import Controller
 from .budget.ladder import kind_of, shape_of
@@ -55,8 +57,7 @@ class SchedulerConfig:
         return max(0, min(_MAX_FORCED, share - 1 - self.largest_tree.max_nodes))
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSequence:
+class PlannedSequence(msgspec.Struct, frozen=True, eq=False):
     sequence: Sequence
     num_tokens: int  # committed tokens to run: a chunk while prefilling; while decoding the last one, and
     # before it those that were forced
@@ -135,6 +136,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._waiting: list[tuple[tuple[int, float], int, Sequence]] = []
         self._tick = count()
+        self._plain = Choice(None, Off.REQUEST if config.speculates else None)  # of requests without trees
 
     @property
     def num_waiting(self) -> int:
@@ -160,15 +162,13 @@ class Scheduler:
         """now: seconds, by the clock of requests' ``arrival_time``."""
         draft = _Draft(now, budget=self.config.max_num_batched_tokens)
         self.running.sort(key=lambda sequence: sequence.order)
-        decoding = [sequence for sequence in self.running if sequence.is_decoding]
-        prefilling = [sequence for sequence in self.running if not sequence.is_decoding]
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.running:
+            (decoding if sequence.is_decoding else prefilling).append(sequence)
         draft.prefill_seconds = self._prefill_seconds(len(decoding), len(prefilling))
         prompts = self._likely_rows(decoding, prefilling, draft)
-        views = [self._view(sequence, len(decoding)) for sequence in decoding]
-        for sequence, view, choice in zip(
-            decoding, views, self._controller.plan(views, prompts), strict=True
-        ):
-            self._plan_decode(sequence, view, choice, draft)
+        self._plan_decoding(decoding, prompts, draft)
         for sequence in prefilling:
             self._plan_prefill(sequence, draft)
         self._admit_waiting(draft)
@@ -181,10 +181,24 @@ class Scheduler:
             tuple(draft.off.items()),
         )
 
-    def _plan_decode(self, sequence: Sequence, view: View, choice: Choice, draft: _Draft) -> None:
+    def _plan_decoding(self, decoding: SequenceOf[Sequence], prompts: int, draft: _Draft) -> None:
+        """Plan all that decode. prompts: rows of prompts that are likely to share the step."""
+        if all(sequence.mode is SpeculationMode.OFF for sequence in decoding):  # nothing is to be chosen
+            for sequence in decoding:
+                self._plan_decode(sequence, None, self._plain, draft)
+            return
+        views = [self._view(sequence, len(decoding)) for sequence in decoding]
+        for sequence, view, choice in zip(
+            decoding, views, self._controller.plan(views, prompts), strict=True
+        ):
+            self._plan_decode(sequence, _tree(view, choice), choice, draft)
+
+    def _plan_decode(
+        self, sequence: Sequence, tree: CandidateTree | None, choice: Choice, draft: _Draft
+    ) -> None:
         if sequence.entry is None:  # preempted by an earlier one
             return
-        tree, off, catch_up = _tree(view, choice), choice.off, choice.catch_up
+        off, catch_up = choice.off, choice.catch_up
         length = len(sequence.token_ids)
         rows = length + (tree.num_nodes if tree else 0)
         # A request with a seed gets the same trees whatever else is running, so it never goes without.
@@ -295,7 +309,8 @@ class Scheduler:
         self.running.append(sequence)
         if sequence.is_decoding:
             view = self._view(sequence, 1 + sum(item.samples for item in draft.items))
-            self._plan_decode(sequence, view, self._controller.late(view), draft)
+            choice = self._controller.late(view)
+            self._plan_decode(sequence, _tree(view, choice), choice, draft)
         else:
             self._plan_prefill(sequence, draft)
         return True

@@ -139,10 +139,18 @@ class Sequence:
     num_forced: int = 0  # of its last tokens: forced ones behind the last that was drawn
 
     num_prompt: int = field(init=False)
+    order: tuple[int, float] = field(init=False)  # who is served first: by priority, then by arrival
+    # Whether its trees may depend on the load and on times: it has no seed, or trees that are chosen and
+    # nothing that is drawn.
+    is_free: bool = field(init=False)
     prompt_key: tuple[str, int] = field(init=False)  # equal for equal prompts that may share their rows
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.request.prompt_token_ids)
+        self.order = (self.request.priority, self.request.arrival_time)
+        sampling = self.request.sampling
+        chosen = self.mode is SpeculationMode.AUTO and sampling.temperature == 0
+        self.is_free = sampling.seed is None or chosen
         self.prompt_key = (self.request.cache_salt, hash(self.request.prompt_token_ids))
 
     @property
@@ -178,20 +186,6 @@ class Sequence:
         if self.request.sampling.prompt_logprobs is None or len(self.prompt_logprobs) >= self.num_prompt - 1:
             return None
         return len(self.prompt_logprobs)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether its trees may depend on the load and on times: it has no seed, or trees that are chosen
-        and nothing that is drawn.
-        """
-        sampling = self.request.sampling
-        chosen = self.mode is SpeculationMode.AUTO and sampling.temperature == 0
-        return sampling.seed is None or chosen
-
-    @property
-    def order(self) -> tuple[int, float]:
-        """Who is served first: by priority, then by arrival."""
-        return (self.request.priority, self.request.arrival_time)
 
     def mark_scheduled(self, now: float) -> None:
         if self.scheduled_time is None:

@@ -7,14 +7,14 @@ them. Everything behind it must go before anything is committed or counted.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from .outputs import FinishReason
 from .request import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True, gc=False):
     """What remains of a block, and why it ends there."""
 
     num_tokens: int  # kept and counted, from the front of the block

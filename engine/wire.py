@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import msgspec
 
 from .outputs import StepResult
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True, array_like=True):
     """A request that the engine refused, with what its `RequestError` said."""
 
     request_id: str
@@ -19,8 +17,7 @@ class Rejected:
     param: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(msgspec.Struct, frozen=True, array_like=True):
     """Exactly one is set."""
 
     result: StepResult | None = None

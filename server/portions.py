@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+import msgspec
 
 from resispec.engine.outputs import RequestOutput
 
@@ -45,7 +46,7 @@ class Portions:
         length = max(0, held.text_ends[size - 1] - self._given)
         self._given += len(held.text[:length])
         self._delivered += size
-        first = replace(
+        first = msgspec.structs.replace(
             held,
             text=held.text[:length],
             token_ids=held.token_ids[:size],
@@ -55,7 +56,7 @@ class Portions:
             stop_reason=None,
             metrics=None,
         )
-        rest = replace(
+        rest = msgspec.structs.replace(
             held,
             text=held.text[length:],
             token_ids=held.token_ids[size:],
@@ -67,11 +68,13 @@ class Portions:
         return self._counted(first), rest
 
     def _counted(self, portion: RequestOutput) -> RequestOutput:
-        return replace(portion, usage=replace(portion.usage, completion_tokens=self._delivered))
+        return msgspec.structs.replace(
+            portion, usage=msgspec.structs.replace(portion.usage, completion_tokens=self._delivered)
+        )
 
 
 def _join(first: RequestOutput, second: RequestOutput) -> RequestOutput:
-    return replace(
+    return msgspec.structs.replace(
         second,
         text=first.text + second.text,
         token_ids=first.token_ids + second.token_ids,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from ..drawing import Drawing
 from ..known_tree import NOTHING_KNOWN, KnownTree
 from ..request import SpeculationMode
@@ -33,8 +35,7 @@ class TreeBudget:
     proposers: tuple[str, ...] | None = None  # None: all that the request may use
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """What one request gets: a tree, or none and why not."""
 
     budget: TreeBudget | None
@@ -43,8 +44,7 @@ class Choice:
     known: bool = True  # what is known is verified, whether or not something is drafted beside it
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """One decoding request, as the controller sees it."""
 
     history: History

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from ..cost.table import PLAIN
 from .base import Choice, Off, StepCosts, TreeBudget, View
@@ -57,7 +58,7 @@ def choose_known(
     for index in offering[count:]:
         choice = choices[index]
         off = Off.NO_GAIN if choice.budget is None and choice.off is None else choice.off
-        chosen[index] = replace(choice, known=False, off=off)
+        chosen[index] = msgspec.structs.replace(choice, known=False, off=off)
     return chosen
 
 

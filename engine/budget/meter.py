@@ -58,26 +58,30 @@ class SpeedMeter:
 
     def plain_step(self, items: SequenceOf[Item]) -> PlainStep:
         """Of a step that is about to be committed."""
-        decoding = [item for item in items if item.decodes]
-        batch, context = len(decoding), sum(item.length for item in decoding)
-        prompts = [item for item in items if not item.decodes]
-        rows = batch + sum(item.num_tokens for item in prompts)
-        forced = sum(item.num_tokens - 1 for item in decoding)
-        catches_up = any(item.catch_up for item in items)
+        batch = context = forced = prompt_rows = prompt_context = 0
+        catches_up = has_trees = has_prompts = False
+        for item in items:
+            if item.decodes:
+                batch += 1
+                context += item.length
+                forced += item.num_tokens - 1
+            else:
+                has_prompts = True
+                prompt_rows += item.num_tokens
+                prompt_context += item.length
+            catches_up |= item.catch_up > 0
+            has_trees |= item.tree is not None
+        rows = batch + prompt_rows
         prompt_seconds = 0.0
-        if prompts:
-            with_prompts = self._costs.target_seconds(rows, context + sum(item.length for item in prompts))
-            prompt_seconds = with_prompts - self._costs.target_seconds(batch, context) if batch else 0.0
+        if has_prompts and batch:
+            with_prompts = self._costs.target_seconds(rows, context + prompt_context)
+            prompt_seconds = with_prompts - self._costs.target_seconds(batch, context)
         return PlainStep(
             batch=batch,
             context=context,
             rows=rows,
-            real=_load(items, rows + forced, batch),
-            is_plain=bool(batch)
-            and not prompts
-            and not forced
-            and not catches_up
-            and not any(item.tree for item in items),
+            real=_load(items if has_trees else (), rows + forced, context + prompt_context, batch),
+            is_plain=bool(batch) and not (has_prompts or forced or catches_up or has_trees),
             catches_up=catches_up,
             seconds=self._baseline.seconds(batch, context) if batch else 0.0,
             prompt_seconds=prompt_seconds,
@@ -105,14 +109,17 @@ class SpeedMeter:
         self._last_end = ended if more else None
 
 
-def _load(items: SequenceOf[Item], rows: int, batch: int) -> Load:
-    """What a step holds, but for drafts that only catch up."""
+def _load(items: SequenceOf[Item], rows: int, context: int, batch: int) -> Load:
+    """What a step holds, but for drafts that only catch up.
+
+    items: those with trees, at least. rows, context: of all of them, candidates left out.
+    """
     trees = [(item, item.tree) for item in items if item.tree is not None]
     drafting = [(item, tree.shape) for item, tree in trees if tree.shape.levels]
     nodes = sum(tree.num_nodes for _, tree in trees)
     return Load(
         rows=rows + nodes,
-        context=sum(item.length for item in items) + nodes,
+        context=context + nodes,
         sampling=batch,
         tokens=float(batch),
         expanded=sum(tree.shape.num_expanded + len(tree.known.inner) for _, tree in trees),

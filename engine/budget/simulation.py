@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from ..drawing import Drawing
 from ..request import SamplingParams, SpeculationMode
@@ -179,4 +181,6 @@ def _grow(
 
 def _now(text: _Text, scenario: Scenario) -> View:
     most = min(scenario.max_depth, scenario.tokens - text.tokens - 1)
-    return replace(text.view, length=scenario.prompt + text.tokens, behind=text.behind, max_depth=most)
+    return msgspec.structs.replace(
+        text.view, length=scenario.prompt + text.tokens, behind=text.behind, max_depth=most
+    )

@@ -53,14 +53,16 @@ def build_target_batch(
     scored: dict[int, list[int]] = {}
     in_tree = {item for members in group_items for item in members}
     counts = [item.num_tokens - (index in in_tree) for index, item in enumerate(items)]  # less a tree's root
-    for index in sorted(
-        filter(counts.__getitem__, range(len(items))), key=lambda index: _place(counts[index])
-    ):
+    together = [index for index, count in enumerate(counts) if count]
+    if any(counts[index] > 1 for index in together):
+        together.sort(key=lambda index: _place(counts[index]))
+    for index in together:
         item, count = items[index], counts[index]
         sequence, start = item.sequence, item.sequence.target_rows
         kv_start = _kv_start(item)
         segments.append(Segment(len(ids), count, kv_start, start + count))
-        scored[index] = [len(ids) + position - start for position in sequence.scored_positions(count)]
+        if wants := sequence.scored_positions(count):
+            scored[index] = [len(ids) + position - start for position in wants]
         ids += sequence.token_ids[start : start + count]
         positions += range(start, start + count)
         rows += range(kv_start + start, kv_start + start + count)
@@ -90,7 +92,7 @@ def build_target_batch(
     trees = [_real_slots(group, group.tokens) for group in groups]
     wanted += [*range(len(ids), start), *(row for _, rows in sorted(scored.items()) for row in rows)]
     inputs = StepInputs(
-        token_ids=torch.cat([put(ids, device), *trees]),
+        token_ids=torch.cat([put(ids, device), *trees]) if trees else put(ids, device),
         positions=put(positions, device),
         rows=put(rows, device),
         segments=tuple(segments),
@@ -135,6 +137,8 @@ def _real_slots(group: GrownGroup, values: Tensor) -> Tensor:
 def _paths(num_plain: int, groups: SequenceOf[GrownGroup], device: torch.device) -> Tensor:
     width = max((group.tokens.shape[1] - 1 for group in groups), default=0)
     parts = [torch.full((num_plain, width), -1, dtype=torch.long, device=device)]
+    if not groups:
+        return parts[0]
     for group in groups:
         drafted = torch.where(group.visible[:, :, 1:], group.tokens[:, None, 1:], -1)
         if group.shape.num_nodes and any(tree.num_nodes for tree in group.known):

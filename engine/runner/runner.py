@@ -25,11 +25,14 @@ from ..proposers.base import DraftItem, GrownGroup, Proposer
 from ..proposers.known import KnownOnly, grow_known
 from ..sampling.uniforms import Stream, UniformSource
 from ..scheduler import PlannedSequence
+from ..sequence import Sequence
 from .ahead import Lookahead
 from .batch import build_target_batch
 from .candidates import gather_candidates
 from .logprobs import prompt_logprobs
 from .verify import Outcome, Owner, Verification
+
+_NONE = np.empty(0)  # uniforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,6 @@ class Runner:
         tests = self._blocks(
             items, Stream.VERIFY, [item.tree.num_tests if item.tree else 0 for item in items]
         )
-        keys = [item.sequence.key for item in items]
-        final = self._uniforms.block(keys, Stream.FINAL, [len(i.sequence.token_ids) for i in items], 1)
         return [
             Owner(
                 item.sequence.request.sampling,
@@ -205,13 +206,13 @@ class Runner:
                 item.sequence.token_ids,
                 item.sequence.num_prompt,
                 block,
-                float(last[0]),
+                self._final(item.sequence),
                 item.sequence.request.speculation.trace,
                 item.sequence.constraint,
                 item.sequence.sources.wants_tops,
                 item.sequence.sources.looks_ahead,
             )
-            for item, block, last in zip(items, tests, final, strict=True)
+            for item, block in zip(items, tests, strict=True)
         ]
 
     def _blocks(
@@ -220,8 +221,17 @@ class Runner:
         """So many fresh uniforms for every item."""
         return [
             self._uniforms.block([item.sequence.key], stream, [len(item.sequence.token_ids)], count)[0]
+            if count
+            else _NONE
             for item, count in zip(items, counts, strict=True)
         ]
+
+    def _final(self, sequence: Sequence) -> float:
+        """The uniform of the last token. Where one token has all the weight, any number draws it."""
+        if sequence.request.sampling.temperature == 0:
+            return 0.0
+        block = self._uniforms.block([sequence.key], Stream.FINAL, [len(sequence.token_ids)], 1)
+        return float(block[0, 0])
 
 
 def _draft_item(item: PlannedSequence, uniforms: tuple[float, ...]) -> DraftItem:

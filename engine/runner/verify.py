@@ -6,10 +6,10 @@ Everything runs on the device for all requests together; one tensor is read back
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ from .tops import measure_tops, unpack_tops
 from .trace import Ends, Trees, trace_request
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True, eq=False):
     """What verification must know of one request that samples in this step."""
 
     sampling: SamplingParams
@@ -62,8 +61,7 @@ class Owner:
     looks_ahead: bool = False  # what heads on the last state say is wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What one request's step gave."""
 
     slots: tuple[int, ...]  # kept nodes, as offsets from the request's root node
@@ -135,11 +133,11 @@ class Verification:
             residual = decisions.residual(laws.law, decided.decision, end)
             bad = laws.bad | decisions.bad_walks(decided.bad, end)
             last = self._draw(residual, laws)
-        kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
-        result = torch.cat(
-            [torch.stack(columns, dim=1), end.path - roots[:, None], kept, end.children], dim=1
-        )
+        result, kept = torch.stack(columns, dim=1), end.path
+        if end.path.shape[1]:
+            kept = torch.where(end.path >= 0, self._tokens(batch)[end.path.clamp_min(0)], -1)
+            result = torch.cat([result, end.path - roots[:, None], kept, end.children], dim=1)
         observed = [node for node, owner in enumerate(batch.node_owner) if self._owners[owner].wants_tops]
         tops = measure_tops(logits, self._tokens(batch), observed) if observed else None
         logprobs = self._measure(logits, roots, end, kept, last.tokens)
@@ -153,9 +151,12 @@ class Verification:
             outcomes = self._with_logprobs(outcomes, scores, end.path.shape[1])
         if tops is not None:
             by_owner = unpack_tops([batch.node_owner[node] for node in observed], top_rows)
-            outcomes = [replace(outcome, tops=by_owner.get(i, ())) for i, outcome in enumerate(outcomes)]
+            outcomes = [
+                msgspec.structs.replace(outcome, tops=by_owner.get(i, ()))
+                for i, outcome in enumerate(outcomes)
+            ]
         for owner, heads in zip(looking, said_rows, strict=True):
-            outcomes[owner] = replace(outcomes[owner], ahead=unpack_ahead(heads))
+            outcomes[owner] = msgspec.structs.replace(outcomes[owner], ahead=unpack_ahead(heads))
         if traced and laws is not None and residual is not None:
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, residual.dense(), last))
         return outcomes
@@ -194,7 +195,7 @@ class Verification:
             if owner.traced and not outcome.bad:
                 position = len(owner.token_ids) - owner.num_prompt
                 trace = trace_request(row, owner.verifier, position, outcome.tokens, trees, ends)
-                outcome = replace(outcome, trace=trace)
+                outcome = msgspec.structs.replace(outcome, trace=trace)
             traced.append(outcome)
         return traced
 
@@ -226,7 +227,7 @@ class Verification:
         for outcome, owner in zip(outcomes, self._owners, strict=True):
             if owner.sampling.logprobs is not None:
                 scores = unpack_walk(outcome.tokens, next(walks), owner.sampling.logprobs)
-                outcome = replace(outcome, logprobs=scores)
+                outcome = msgspec.structs.replace(outcome, logprobs=scores)
             scored.append(outcome)
         return scored
 

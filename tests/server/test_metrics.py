@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -121,7 +122,7 @@ def test_a_step_is_counted(metrics):
 def test_an_inexact_verifier_is_labelled(metrics):
     [part] = STATS.speculation
     inexact = replace(part, verifier="resispec-paper", exact=False)
-    metrics.observe_step(replace(STATS, speculation=(part, inexact)))
+    metrics.observe_step(msgspec.structs.replace(STATS, speculation=(part, inexact)))
     got = samples(metrics)
     assert got["resispec_verifier_exact,model=m,verifier=resispec"] == 1
     assert got["resispec_verifier_exact,model=m,verifier=resispec-paper"] == 0
@@ -141,7 +142,7 @@ def test_no_created_series(metrics, accept):
 def test_a_depth_at_which_nothing_was_kept_has_a_rate(metrics):
     [part] = STATS.speculation
     deeper = replace(part, accepted_by_depth=(1,), proposed_by_depth=(2, 2))
-    metrics.observe_step(replace(STATS, speculation=(deeper,)))
+    metrics.observe_step(msgspec.structs.replace(STATS, speculation=(deeper,)))
     got = samples(metrics)
     assert got["resispec_acceptance_rate,model=m,position=0,verifier=resispec"] == 0.5
     assert got["resispec_acceptance_rate,model=m,position=1,verifier=resispec"] == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from resispec.engine.budget.acceptance import kept_share
 from resispec.engine.budget.base import Off, TreeBudget, View

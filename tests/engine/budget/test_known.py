@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from resispec.engine.budget.base import Choice, Off, View
 from resispec.engine.budget.controller import Controller, ControllerSettings
@@ -36,7 +35,7 @@ def view(given: Controller, known: KnownTree = NOTHING_KNOWN, **changes: object)
         shares_nodes=True,
         known=known,
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def test_expectations_of_a_trie() -> None:
