@@ -16,6 +16,7 @@ _PACE_SHARE = 0.05  # everything together: a machine that others have made slowe
 _LOCAL_SHARE = 0.1  # the knots around what was seen
 _SETTLED = 8  # steps of about a size before half of what they tell of the pace is believed
 _MOST_SURPRISE = 0.4  # a stall of a second says no more than a step of 1.5 times what was expected
+_MOST_PENDING = 64  # observations
 _VERSION = 1
 
 
@@ -56,6 +57,9 @@ class CostTable:
     *pace*, which all entries share, so that those seldom met keep up with a machine whose load changes.
     Less of it while forwards of about that size are new: then the entry may be wrong, and not the machine
     slower.
+
+    Observations wait until the table is asked again. After a forward, which leaves nothing of all this in the
+    processor's caches, one by itself takes as long as a dozen together.
     """
 
     def __init__(self, target: Surface, draft: Surface | None = None, *, measured: bool = True) -> None:
@@ -67,6 +71,7 @@ class CostTable:
         self._measured = measured
         self._met: set[tuple[bool, int]] = set()  # draft or not, tokens: the first of each makes kernels
         self._seen: Counter[tuple[bool, int]] = Counter()  # by draft or not and the magnitude of the tokens
+        self._pending: list[tuple[Surface, int, int, float]] = []  # with tokens, context and seconds
         self.learned: LearnedCosts | None = None  # as it was measured, or as the file had it
 
     @classmethod
@@ -78,23 +83,35 @@ class CostTable:
 
     def target_seconds(self, tokens: int, context: int) -> float:
         """Of one forward of the target over ``tokens`` rows that attend to ``context`` KV rows in all."""
+        self._settle()
         return self._pace * self._target.at(tokens, context)
 
     def draft_seconds(self, tokens: int, context: int) -> float:
         """Of one level: the draft's forward over ``tokens`` nodes, and choosing children. 0: no draft."""
+        self._settle()
         return 0.0 if self._draft is None else self._pace * self._draft.at(tokens, context)
 
     def observe_target(self, tokens: int, context: int, seconds: float) -> None:
-        self._observe(self._target, tokens, context, seconds)
+        self._pending.append((self._target, tokens, context, seconds))
+        if len(self._pending) >= _MOST_PENDING:
+            self._settle()
 
     def observe_draft(self, tokens: int, context: int, seconds: float) -> None:
         if self._draft is not None:
-            self._observe(self._draft, tokens, context, seconds)
+            self._pending.append((self._draft, tokens, context, seconds))
 
     def set_pace(self, tokens: int, context: int, seconds: float) -> None:
         """Scale everything so that a target's forward takes ``seconds``: the machine may be slower today."""
+        self._settle()
         self._log_pace = log(seconds / self._target.at(tokens, context))
         self._pace = exp(self._log_pace)
+
+    def _settle(self) -> None:
+        """Take in what was observed, in its order."""
+        if self._pending:
+            pending, self._pending = self._pending, []
+            for observed in pending:
+                self._observe(*observed)
 
     def _observe(self, surface: Surface, tokens: int, context: int, seconds: float) -> None:
         if not (isfinite(seconds) and seconds > 0 and tokens > 0):
@@ -143,6 +160,7 @@ class CostTable:
         return table
 
     def _grid(self, surface: Surface) -> _Grid:
+        self._settle()
         seconds = [[self._pace * value for value in row] for row in surface.values]
         return _Grid(surface.tokens, surface.context, seconds)
 
