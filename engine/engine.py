@@ -129,6 +129,7 @@ class Engine:
             mode,
             limit_notes(wanted, self.info),
             self.controller.history(verifier, sampling),
+            self._scheduler.tree_limits(mode, wanted),
             DRAFT in proposers and DRAFT in self.info.proposers,
             self._sources.make(request, proposers),
         )

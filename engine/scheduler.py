@@ -363,7 +363,7 @@ class Scheduler:
         elif drafts and room < 0:
             off = Off.DRAFT_CONTEXT
         left = self._tokens_left(sequence) - 1
-        limits = self.tree_limits(sequence.mode, sequence.request.speculation)
+        limits = sequence.limits
         known = self._known(sequence, min(limits.max_nodes, left), limits.max_nodes, batch)
         return View(
             history=sequence.history,

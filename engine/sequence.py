@@ -13,6 +13,7 @@ from .sources.request_sources import RequestSources
 from .tree import CandidateTree
 
 if TYPE_CHECKING:
+    from .budget.base import TreeBudget
     from .budget.history import History
     from .budget.meter import PlainStep
     from .detokenizer import IncrementalDetokenizer
@@ -121,6 +122,7 @@ class Sequence:
     mode: SpeculationMode
     notes: tuple[str, ...]  # what of the asked tree was cut to the limits
     history: History
+    limits: TreeBudget  # the most that its trees may hold
     drafts: bool = True  # the draft is among its proposers
     sources: RequestSources = field(default_factory=RequestSources)
     entry: CacheEntry | None = None  # its rows; None while waiting

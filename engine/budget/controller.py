@@ -22,6 +22,7 @@ from .drafting import settle, usual_catch_up, with_catch_up
 from .history import FIRST_WAIT, History
 from .known import beside_known, choose_known, known_price
 from .ladder import Ladder, kind_of, ladders, levels_of, shape_of
+from .looks import Looks
 from .plan import Bid, Load, Plan, choose, step_seconds
 from .record import AcceptanceRecord
 from .tries import Tries
@@ -36,6 +37,7 @@ _FEW_TESTS, _CURIOSITY = 32.0, 0.05
 _SHORTEST_HELD, _HELD_SHARE, _LONGEST_HELD = 3, 4, 16
 _HELD_PLAIN = 3
 _MOST_RENEWALS = 3  # of a plan, while requests' rates are the same
+_NOTHING = KnownLimit(0, 1.0)
 _PROBE = TreeBudget(1, 1)  # the cheapest tree that tells anything
 _REQUEST_MEMORY, _REQUEST_PRIOR = 24.0, 6.0  # tests
 _ALONE_PRIOR = 2.0  # of a request that knows nothing of others
@@ -58,10 +60,12 @@ class _Held:
 
     batch: tuple[int, ...]  # what it was made for
     plan: Plan
+    drafts: bool  # it has trees
     ladders: list[tuple[Ladder, ...]]  # of every request, which it was made from
     steps: int  # that it holds for
     steps_left: int
     renewals: int = 0
+    try_seconds: float | None = None  # that a single candidate more would take; None: not worked out yet
 
     def renew(self, trees: Sequence[tuple[Ladder, ...]]) -> bool:
         """Let it hold once more, if nothing new was learned of any request's trees.
@@ -78,6 +82,8 @@ class _Held:
 
     def fits(self, views: Sequence[View]) -> bool:
         """Whether no tree is deeper than its request may still have it."""
+        if not self.drafts:
+            return True
         pairs = zip(self.plan.rungs, views, strict=True)
         return all(rung is None or rung.depth <= view.max_depth for rung, view in pairs)
 
@@ -93,9 +99,10 @@ class Controller:
         self._server: dict[tuple[str, int], Acceptance] = {}  # by verifier and temperature
         self._baseline_probes = BaselineProbes(settings.baseline_probe_share)
         self._tries = Tries()
+        self._looks = Looks()
         self._drafted: dict[int, bool] = {}  # by magnitude of the batch: the last plan had trees
         nothing = Load(0, 0, 0, 0.0)
-        self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), [], 0, 0)
+        self._held = _Held((), Plan((), 0.0, 0.0, 0.0, 0.0, nothing), False, [], 0, 0)
         self._record = AcceptanceRecord()
         self._known_limits: dict[tuple[int, int], KnownLimit] = {}  # since the last plan was made
 
@@ -147,6 +154,12 @@ class Controller:
         open_to_choice = [view for view, choice in zip(views, choices, strict=True) if choice is None]
         shared = iter(self._share_out(open_to_choice, load))
         plan = choose_known(views, [choice or next(shared) for choice in choices], load, self.costs)
+        self._looks.made(
+            taken=any(
+                choice.known and view.known.num_nodes and view.is_shared
+                for view, choice in zip(views, plan, strict=True)
+            )
+        )
         gain = self._held.plan.gain if open_to_choice else 1.0  # known candidates alone have no plan
         if self._is_baseline(views, plan, prompt_tokens, gain):
             return [
@@ -168,12 +181,14 @@ class Controller:
         drafts: there are drafted candidates, too, whose place known ones take in the fixed mode.
         """
         if mode is SpeculationMode.OFF:
-            return KnownLimit(0, 1.0)
+            return _NOTHING
         if mode is SpeculationMode.FIXED:
             share = self.settings.max_step_nodes // max(1, batch)
             return KnownLimit(share if is_free else None, _FIXED_LEAST if drafts else _LEAST)
         if not is_free:
             return KnownLimit(None, max(_LEAST, known_price(self._reference, 1, length)))
+        if not self._looks.is_due(batch):
+            return _NOTHING
         # Asked for every request of a step, and as good as the same for most of them.
         key = (batch, length // _LENGTH_GRAIN)
         limit = self._known_limits.get(key)
@@ -229,7 +244,7 @@ class Controller:
         for view, rung in zip(views, plan.rungs, strict=True):
             view.history.turn(on=rung is not None, length=view.length)
             choices.append(without if rung is None else beside_known(view, rung, plan))
-        self._probe(views, choices, plan)
+        self._probe(views, choices)
         return choices
 
     def _held_plan(self, views: Sequence[View], load: Load) -> Plan:
@@ -259,7 +274,7 @@ class Controller:
         self._drafted[len(views).bit_length()] = drafts
         self._tries.planned(len(views), trees=drafts)
         steps = self._steps_held(views, drafts=drafts)
-        return _Held(batch, plan, trees, steps, steps)
+        return _Held(batch, plan, drafts, trees, steps, steps)
 
     def _steps_held(self, views: Sequence[View], *, drafts: bool) -> int:
         """For how many steps a plan holds."""
@@ -276,7 +291,7 @@ class Controller:
         goes_on = self._drafted_at(len(views)) and any(view.history.is_on for view in views)
         return _KEPT_MARGIN if goes_on else _MARGIN
 
-    def _probe(self, views: Sequence[View], choices: list[Choice], plan: Plan) -> None:
+    def _probe(self, views: Sequence[View], choices: list[Choice]) -> None:
         """Try one of those that go without, if the time that tries may take allows it."""
         waiting = [
             index
@@ -292,9 +307,12 @@ class Controller:
             if self._tries.afford_reading(self.costs.draft_seconds(choice.catch_up, view.length)):
                 choices[index] = choice
             return
-        load = replace(plan.load)
-        load.add_tree(shape_of(kind_of(view), _PROBE), behind=view.behind, length=view.length)
-        if self._tries.afford(step_seconds(load, self.costs) - plan.seconds):
+        held = self._held
+        if held.try_seconds is None:
+            load = replace(held.plan.load)
+            load.add_tree(shape_of(kind_of(view), _PROBE), behind=view.behind, length=view.length)
+            held.try_seconds = step_seconds(load, self.costs) - held.plan.seconds
+        if self._tries.afford(held.try_seconds):
             choices[index] = choice
             self._tries.tried(len(views))
 
