@@ -86,6 +86,8 @@ class Baseline:
 
     def _nearest(self, batch: int) -> float | None:
         """The ratio of this batch size, or of the one next to it."""
+        if batch in self._ratios:
+            return self._ratios[batch].value
         if not self._ratios:
             return None
         return self._ratios[min(self._ratios, key=lambda known: abs(known - batch))].value

@@ -68,8 +68,10 @@ class PlainFactors:
     def at(self, batch: int) -> float:
         """Of the nearest magnitude that was seen; 1 before there was any."""
         magnitude = batch.bit_length()
-        nearest = min(self._anchors, key=lambda known: abs(known - magnitude), default=None)
-        return 1.0 if nearest is None else self._anchors[nearest].usual.factor(self._costs)
+        anchor = self._anchors.get(magnitude)
+        if anchor is None and self._anchors:
+            anchor = self._anchors[min(self._anchors, key=lambda known: abs(known - magnitude))]
+        return 1.0 if anchor is None else anchor.usual.factor(self._costs)
 
     def observe(self, batch: int, context: int, seconds: float) -> None:
         """A plain step took this long."""

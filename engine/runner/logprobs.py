@@ -79,8 +79,12 @@ def prompt_logprobs(
 
     logits: [rows, V] float32; from ``first_row`` on, those of `Sequence.scored_positions`, item by item.
     """
-    scored = {index: item.sequence.scored_positions(item.num_tokens) for index, item in enumerate(items)}
-    scored = {index: positions for index, positions in scored.items() if positions}
+    scored = {
+        index: positions
+        for index, item in enumerate(items)
+        if item.sequence.reusable_rows is not None
+        and (positions := item.sequence.scored_positions(item.num_tokens))
+    }
     if not scored:
         return {}
     wanted = {index: items[index].sequence.request.sampling.prompt_logprobs or 0 for index in scored}

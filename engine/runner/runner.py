@@ -230,8 +230,7 @@ class Runner:
         """The uniform of the last token. Where one token has all the weight, any number draws it."""
         if sequence.request.sampling.temperature == 0:
             return 0.0
-        block = self._uniforms.block([sequence.key], Stream.FINAL, [len(sequence.token_ids)], 1)
-        return float(block[0, 0])
+        return self._uniforms.first(sequence.key, Stream.FINAL, len(sequence.token_ids))
 
 
 def _draft_item(item: PlannedSequence, uniforms: tuple[float, ...]) -> DraftItem:

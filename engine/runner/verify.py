@@ -104,7 +104,6 @@ class Verification:
         constraints = [owner.constraint for owner in self._owners]
         masks = node_masks(batch, constraints, self._num_ids, self._device)
         if candidates is None:
-            end = ended((), (), roots, 0)
             sampling, context = self._parameters(roots, range(len(self._owners)), batch.path, masks)
             if sampling.all_greedy and not traced:  # nothing is left to draw
                 tokens, bad = greedy_tokens(logits[: len(roots)], sampling, context)
@@ -113,6 +112,9 @@ class Verification:
                 laws = target_law(logits, sampling, context, roots)
                 residual, bad = Residual.of(laws.law.weights), laws.bad
                 last = self._draw(residual, laws)
+            if not traced and self._wants_tokens_only():
+                return _single_tokens(last, bad)
+            end = ended((), (), roots, 0)
         elif not traced and self._leaves_no_choice():
             followed = self._follow(logits, batch, candidates, max_depth, masks)
             end, bad = followed.end, followed.bad
@@ -160,6 +162,12 @@ class Verification:
         if traced and laws is not None and residual is not None:
             return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, residual.dense(), last))
         return outcomes
+
+    def _wants_tokens_only(self) -> bool:
+        return not any(
+            owner.sampling.logprobs is not None or owner.wants_tops or owner.looks_ahead
+            for owner in self._owners
+        )
 
     def _leaves_no_choice(self) -> bool:
         """Whether all laws have one token: whatever an exact rule tests at a node, it can keep no other."""
@@ -286,6 +294,12 @@ class Verification:
         for row, (owner, first, count) in enumerate(candidates.test_slots):
             uniforms[row, :count] = self._owners[owner].tests[first : first + count]
         return put(uniforms, self._device)
+
+
+def _single_tokens(last: Draw, bad: Tensor) -> list[Outcome]:
+    """Of requests without candidates, a token each."""
+    rows = torch.stack([last.tokens, last.empty.long(), bad.long()], dim=1).tolist()
+    return [Outcome((), (), (token,), bool(empty), bool(is_bad)) for token, empty, is_bad in rows]
 
 
 def _outcome(values: list[float], depth: int) -> Outcome:

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_RUN = 16  # positions whose first numbers are made together
+_MOST_RUNS = 1024
+
 
 class Stream(IntEnum):
     """What a number is for. Streams of one key are independent."""
@@ -34,6 +37,7 @@ class UniformSource:
     def __init__(self) -> None:
         self._bits = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._bits)
+        self._runs: dict[tuple[int, Stream], tuple[int, list[float]]] = {}  # of `first`, the oldest first
         # Lists, which are read twice as quickly as arrays. The generator copies what it is given.
         self._counter, self._key = [0, 0, 0, 0], [0, 0]
         self._state: Any = {
@@ -44,6 +48,22 @@ class UniformSource:
             "has_uint32": 0,
             "uinteger": 0,
         }
+
+    def first(self, key: int, stream: Stream, position: int) -> float:
+        """The first number of a row of `block`.
+
+        Those of some positions behind it are made along with it and kept: one by itself takes several times
+        as long, with nothing of the generator in the processor's caches.
+        """
+        start, numbers = self._runs.get((key, stream), (position, []))
+        if not start <= position < start + len(numbers):
+            self._runs.pop((key, stream), None)
+            if len(self._runs) == _MOST_RUNS:
+                del self._runs[next(iter(self._runs))]
+            positions = range(position, position + _RUN)
+            start, numbers = position, self.block([key] * _RUN, stream, positions, 1)[:, 0].tolist()
+            self._runs[key, stream] = start, numbers
+        return numbers[position - start]
 
     def block(
         self, keys: Sequence[int], stream: Stream, positions: Sequence[int], count: int

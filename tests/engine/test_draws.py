@@ -89,3 +89,13 @@ def test_seeds_of_any_size(seed: int) -> None:
 
 def test_without_a_seed_every_request_has_its_own_key() -> None:
     assert len({stream_key(None) for _ in range(100)}) == 100
+
+
+def test_first_numbers_are_those_of_the_rows_in_any_order() -> None:
+    """Of more requests than are kept, forwards, back, and over positions left out."""
+    source, plain = UniformSource(), UniformSource()
+    asked = [(key, position) for position in (5, 6, 20, 21, 22, 7, 300, 21) for key in (9, 2**64 - 1)]
+    asked += [(key, 3) for key in range(1100)] + [(9, 22)]
+    for key, position in asked:
+        for stream in (Stream.FINAL, Stream.VERIFY):
+            assert source.first(key, stream, position) == plain.block([key], stream, [position], 1)[0, 0]
