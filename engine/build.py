@@ -141,7 +141,7 @@ def assemble(
         if there.packs(geometry.dtype):
             draft_step.pack()
         draft_model = replay.model(draft_step, draft_memory)
-        proposer = DraftProposer(draft_model, memory.hidden, target.num_ids, device)
+        proposer = DraftProposer(draft_model, memory.states, target.num_ids, device)
     if medusa is not None and there.packs(geometry.dtype):
         medusa.pack()
     # Last: the head takes its rows of the plain output matrix.

@@ -103,9 +103,10 @@ class CausalModel:
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> StepOutputs:
         logits, hidden = self._run(StepContext(self.memory, inputs))
-        if self.memory.hidden is not None:
-            kept = hidden if self._tap is None else self._tap.take(hidden)
-            self.memory.hidden.index_copy_(0, inputs.rows, kept.to(self.memory.hidden.dtype))
+        if self.memory.states is not None and self._tap is not None:
+            self.memory.states.write_parts(inputs.rows, self._tap.take(hidden), self._tap.join)
+        elif self.memory.states is not None:
+            self.memory.states.write(inputs.rows, hidden)
         return StepOutputs(logits.float(), hidden)
 
     def _run(self, step: StepContext) -> tuple[Tensor, Tensor]:

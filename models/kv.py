@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .runs import Run
+from .states import RowStates
 
 ROWS = "rows"  # attention by our own kernel for CPUs
 SEGMENTS = "segments"  # attention in calls for one or more requests each, which the host plans
@@ -31,13 +32,13 @@ class KVGeometry:
 
 
 class KVMemory:
-    """``num_rows`` rows of keys, values and, where a draft head reads them, last hidden states.
+    """``num_rows`` rows of keys, values and, where a draft head reads them, states.
 
     ::
 
         keys    [layers, rows, kv heads, key dim]
         values  [layers, rows, kv heads, value dim]
-        hidden  [rows, hidden size] or None
+        states  of [rows, hidden size], or None
 
     A request owns a contiguous run of rows, so its keys in a layer are a view, not a gather. Zeroed at
     the start: what lies in a masked row is multiplied by 0, and a NaN there would not vanish.
@@ -59,10 +60,8 @@ class KVMemory:
         self.num_rows = num_rows
         self.keys = torch.zeros(*shape, geometry.key_dim, dtype=geometry.dtype, device=device)
         self.values = torch.zeros(*shape, geometry.value_dim, dtype=geometry.dtype, device=device)
-        self.hidden = (
-            torch.zeros(num_rows, geometry.hidden_size, dtype=geometry.dtype, device=device)
-            if keep_hidden
-            else None
+        self.states = (
+            RowStates(num_rows, geometry.hidden_size, geometry.dtype, device) if keep_hidden else None
         )
 
         # Views, made once: indexing costs as much as a small kernel.
@@ -102,20 +101,21 @@ class KVMemory:
         """Copy rows [n] int64 to rows [n] int64; every source is read before a destination is written."""
         for pool in (self.keys, self.values):
             pool.index_copy_(1, destination, pool.index_select(1, source))
-        if self.hidden is not None:
-            self.hidden.index_copy_(0, destination, self.hidden.index_select(0, source))
+        if self.states is not None:
+            self.states.move(source, destination)
 
     def clear_run(self, start: int, length: int) -> None:
         """Zero the run of ``length`` rows at ``start``."""
         for pool in (self.keys, self.values):
             pool.narrow(1, start, length).zero_()
-        if self.hidden is not None:
-            self.hidden.narrow(0, start, length).zero_()
+        if self.states is not None:
+            self.states.clear(start, length)
 
     def copy_run(self, source: int, destination: int, length: int) -> None:
         """Copy the run of ``length`` rows at ``source`` to ``destination``; the runs may overlap."""
         overlap = abs(source - destination) < length
-        pools = [self.keys, self.values] + ([self.hidden[None]] if self.hidden is not None else [])
-        for pool in pools:
+        for pool in (self.keys, self.values):
             run = pool.narrow(1, source, length)
             pool.narrow(1, destination, length).copy_(run.clone() if overlap else run)
+        if self.states is not None:
+            self.states.copy(source, destination, length)

@@ -74,13 +74,12 @@ class LawSource:
         """All but the first of the answer's tokens: that one comes with the prompt and is never drafted."""
         inputs = chunk_inputs(list(token_ids[:-1]), 0, self._device)
         wanted = torch.arange(num_prompt, len(token_ids) - 1, device=self._device)
-        hidden = self._memory.hidden
-        assert hidden is not None
         target = self._target.forward(_for(inputs, wanted, None)).logits
-        # A head drafts position i from the target's state at i - 1; nothing comes before position 0.
-        states = hidden[(inputs.rows - 1).clamp_min(0)]
-        states = states.masked_fill((inputs.positions == 0)[:, None], 0.0)
-        draft = self._draft.forward(_for(inputs, wanted, states if self._draft.needs_hidden else None))
+        states = None
+        if self._draft.needs_hidden:
+            assert self._memory.states is not None
+            states = self._memory.states.before(inputs.rows, inputs.positions)
+        draft = self._draft.forward(_for(inputs, wanted, states))
         vocab_ids = self._draft.vocab_ids
         logits = draft.logits if vocab_ids is not None else draft.logits[:, : self._num_ids]
         return Positions(target[:, : self._num_ids], logits, vocab_ids)

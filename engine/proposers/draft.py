@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resispec.models.base import Segment, StepInputs, StepModel
 from resispec.models.device import put
+from resispec.models.states import RowStates
 
 from ..tree import TreeShape
 from .base import DraftItem, GrownGroup
@@ -22,14 +23,14 @@ class DraftProposer:
     """Proposes from a `StepModel`: the draft's top tokens, and draws from its law without them."""
 
     def __init__(
-        self, draft: StepModel, target_hidden: Tensor | None, num_ids: int, device: torch.device
+        self, draft: StepModel, target_states: RowStates | None, num_ids: int, device: torch.device
     ) -> None:
-        """target_hidden: [rows, H], the target's states by KV row, for a draft that needs them.
+        """target_states: of the target's KV rows, for a draft that needs them.
 
         num_ids: token ids from here on do not exist in the tokenizer and are never proposed.
         """
         self._draft = draft
-        self._target_hidden = target_hidden
+        self._target_states = target_states
         self._num_ids = num_ids
         self._device = device
 
@@ -86,10 +87,8 @@ class DraftProposer:
         positions_tensor = put(positions, self._device)
         hidden = None
         if self._draft.needs_hidden:
-            assert self._target_hidden is not None
-            # Position i is drafted from the target's state at i - 1; nothing comes before position 0.
-            hidden = self._target_hidden[(rows_tensor - 1).clamp_min(0)]
-            hidden = hidden.masked_fill((positions_tensor == 0)[:, None], 0.0)
+            assert self._target_states is not None
+            hidden = self._target_states.before(rows_tensor, positions_tensor)
         wanted = put([index for roots in last.values() for index in roots], self._device)
         outputs = self._draft.forward(
             StepInputs(

@@ -119,7 +119,7 @@ def _write_batch(target: Any, store: FeatureStore, batch: list[int], tap: LayerI
     out = target.get_decoder()(input_ids=padded.to(target.device), use_cache=False).last_hidden_state
     kept = [(store.hidden, out)]
     if tap is not None and store.layers is not None:
-        kept.append((store.layers, tap.take()))
+        kept.append((store.layers, torch.cat(tap.take(), dim=-1)))
     for states, given in kept:
         given = given.to(device="cpu", dtype=torch.bfloat16)
         for row, (offset, length, _) in enumerate(rows):

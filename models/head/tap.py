@@ -33,12 +33,12 @@ class LayerInputs:
         for hook in self._hooks:
             hook.remove()
 
-    def take(self) -> Tensor:
-        """Of the forward that has just run on ``[B, N]`` tokens: ``[B, N, len(numbers) * H]``."""
+    def take(self) -> list[Tensor]:
+        """Of the forward that has just run on ``[B, N]`` tokens, the input ``[B, N, H]`` of each layer."""
         inputs, self._inputs = self._inputs, [None] * len(self._inputs)
         noted = [state for state in inputs if state is not None]
         assert len(noted) == len(inputs), "the model ran without its layers"
-        return torch.cat(noted, dim=-1)
+        return noted
 
     def _note(self, place: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -59,6 +59,12 @@ class StateTap:
         self._inputs = LayerInputs(model, numbers)
         self._join = join
 
-    def take(self, last: Tensor) -> Tensor:
-        """The states ``[N, F]`` of the packed step that has just run and ended with ``last [N, H]``."""
-        return self._join(last, self._inputs.take()[0])
+    def take(self, last: Tensor) -> list[Tensor]:
+        """What the states are made of, ``[N, H]`` each, of the packed step that has just run and ended with
+        ``last [N, H]``.
+        """
+        return [last, *(state[0] for state in self._inputs.take())]
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """The states ``[N, F]`` that ``parts``, as `take` gives them, make."""
+        return self._join(parts[0], torch.cat(tuple(parts[1:]), dim=-1))

@@ -58,6 +58,6 @@ def test_rows_of_kept_candidates_hold_their_own_states(tiny: Any) -> None:
     assert ran.tokens == plain.tokens
     assert ran.last["a"].metrics.speculation.num_accepted_draft_tokens > 5, "no row was ever moved"
     text = [*prompt, *ran.tokens["a"]][:-2]  # the last tokens are never read
-    kept = engine._runner._memories[0].hidden[: len(text)]
+    kept = engine._runner._memories[0].states.read(torch.arange(len(text)))
     expected = head.joined(*states_of(tiny.model(0), text))[0]
     torch.testing.assert_close(kept, expected, rtol=1e-3, atol=1e-3)

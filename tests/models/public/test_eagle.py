@@ -113,7 +113,7 @@ class Served:
         memory = KVMemory(geometry, 64, torch.device("cpu"), keep_hidden=True)
         self.draft = HeadStepModel(head, self.vocab_ids, target, KVMemory(own, 64, torch.device("cpu")))
         self.target = CausalModel(target, memory, 128, head.tap(target))
-        self.states = memory.hidden
+        self.states = memory.states
 
     def logits(self, text: list[int], branches: tuple[tuple[int, ...], ...], first: int) -> list[Tensor]:
         """Those after the text's tokens from 1 on, then those of every branch.
@@ -125,7 +125,7 @@ class Served:
             inputs = chunk_inputs(text[start:stop], start, torch.device("cpu"), kv_start)
             self.target.forward(inputs)
             assert self.states is not None
-            hidden = self.states[inputs.rows - 1].masked_fill((inputs.positions == 0)[:, None], 0.0)
+            hidden = self.states.before(inputs.rows, inputs.positions)
             out = self.draft.forward(with_hidden(inputs, hidden))
             scored.append(out.logits)
             last = out.hidden[-1]
