@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import torch
 from torch import Tensor
@@ -37,8 +37,7 @@ class RowStates:
     def write(self, rows: Tensor, states: Tensor) -> None:
         """rows: [N] int64; states: [N, F] of any dtype."""
         if self._pending:
-            for row in rows.tolist():
-                self._pending.pop(row, None)
+            self._forget(set(rows.tolist()))
         self._pool.index_copy_(0, rows, states.to(self._pool.dtype))
 
     def write_parts(self, rows: Tensor, parts: Parts, join: Join) -> None:
@@ -71,31 +70,40 @@ class RowStates:
     def move(self, source: Tensor, destination: Tensor) -> None:
         """Copy rows [n] int64 to rows [n] int64; every source is read before a destination is written."""
         self._pool.index_copy_(0, destination, self._pool.index_select(0, source))
-        if self._pending:
-            self._place(destination.tolist(), [self._pending.get(row) for row in source.tolist()])
+        if not self._pending:
+            return
+        places = [self._pending.get(row) for row in source.tolist()]
+        for row, place in zip(destination.tolist(), places, strict=True):
+            if place is None:
+                self._pending.pop(row, None)
+            else:
+                self._pending[row] = place
 
     def copy(self, source: int, destination: int, length: int) -> None:
         """Copy the run of ``length`` rows at ``source`` to ``destination``; the runs may overlap."""
         run = self._pool.narrow(0, source, length)
         overlap = abs(source - destination) < length
         self._pool.narrow(0, destination, length).copy_(run.clone() if overlap else run)
-        if self._pending:
-            places = [self._pending.get(row) for row in range(source, source + length)]
-            self._place(range(destination, destination + length), places)
+        shift, copied = destination - source, range(source, source + length)
+        places = {row + shift: place for row, place in self._pending.items() if row in copied}
+        self._forget(range(destination, destination + length))
+        self._pending.update(places)
 
     def clear(self, start: int, length: int) -> None:
         """Zero the run of ``length`` rows at ``start``."""
         self._pool.narrow(0, start, length).zero_()
-        if self._pending:
-            self._place(range(start, start + length), [None] * length)
+        self._forget(range(start, start + length))
 
-    def _place(self, rows: Sequence[int], places: Sequence[int | None]) -> None:
-        """Of each row, where its parts are from now on; None: its state is in the pool."""
-        for row, place in zip(rows, places, strict=True):
-            if place is None:
-                self._pending.pop(row, None)
-            else:
-                self._pending[row] = place
+    def _forget(self, rows: Container[int]) -> None:
+        """What counts of ``rows`` from now on is in the pool."""
+        self._pending = {row: place for row, place in self._pending.items() if row not in rows}
+
+    def _settle(self) -> None:
+        if self._pending:
+            self._join_pending()
+            self._pending.clear()
+        self._steps.clear()
+        self._num_parts = 0
 
     @torch.inference_mode()
     def _join_pending(self) -> None:
@@ -108,10 +116,3 @@ class RowStates:
             parts = [part.index_select(0, chosen) for part in parts]
         states = self._join(parts)
         self._pool.index_copy_(0, torch.tensor(list(self._pending)), states.to(self._pool.dtype))
-
-    def _settle(self) -> None:
-        if self._pending:
-            self._join_pending()
-            self._pending.clear()
-        self._steps.clear()
-        self._num_parts = 0

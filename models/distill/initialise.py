@@ -40,7 +40,7 @@ def initialise(module: HeadModule, store: FeatureStore, embeddings: Tensor, seed
             parameter.fill_(1.0)
     module.o_proj.weight.zero_()
     module.down_proj.weight.zero_()
-    if module.reader is not None:
+    if isinstance(module.reader, LayerReader):
         _initialise_reader(module.reader, store, chosen - 1)
     module.norm.weight.copy_(scale)
     module.fuse.weight.copy_(_least_squares(torch.cat([embedded, earlier], dim=-1), states / scale))

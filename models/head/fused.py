@@ -12,7 +12,25 @@ from resispec.models.fuse.linear import join
 from resispec.models.fuse.mlp import FusedMLP
 from resispec.models.fuse.norm import FusedRMSNorm
 
-from .module import HeadModule, rotary
+from .base import output_layer
+from .module import HeadModule, LayerReader, rotary
+
+
+class FusedReader(nn.Module):
+    """Gives what its reader gives: the norms of all layers in one kernel, their scales within the matrix."""
+
+    def __init__(self, reader: LayerReader) -> None:
+        super().__init__()
+        weight, scale = reader.proj.weight.detach(), reader.scale.detach()
+        self._size = scale.shape[1]
+        self.norm = FusedRMSNorm(torch.ones(self._size, device=weight.device), reader.eps)
+        self.proj = output_layer((weight.float() * scale.float().flatten()).to(weight.dtype))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """As `LayerReader.forward`."""
+        normed = self.norm.forward(inputs.unflatten(-1, (-1, self._size)))
+        out: Tensor = self.proj.forward(normed.flatten(-2))
+        return out
 
 
 class FusedHead(nn.Module):
@@ -47,6 +65,8 @@ class FusedHead(nn.Module):
         self._cos, self._sin = (
             table[:, 0] for table in rotary(positions, config.head_dim, config.rope_theta, weight.dtype)
         )
+        if isinstance(head.reader, LayerReader):
+            head.reader = FusedReader(head.reader)  # not our own: what taps the target runs it
         for name in ("q_proj", "k_proj", "v_proj", "o_proj", "fuse", "gate_proj", "up_proj", "down_proj"):
             delattr(head, name)
 

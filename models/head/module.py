@@ -41,14 +41,14 @@ class LayerReader(nn.Module):
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         size, count = config.hidden_size, len(config.target_layers)
-        self._eps = config.rms_norm_eps
+        self.eps = config.rms_norm_eps
         self.scale = nn.Parameter(torch.ones(count, size))  # of every channel, after its layer's norm
         self.proj = nn.Linear(count * size, size, bias=False)
 
     def normed(self, inputs: Tensor) -> Tensor:
         """``inputs [..., count * H]``, each layer's normed and scaled by itself."""
         count, size = self.scale.shape
-        parts = F.rms_norm(inputs.unflatten(-1, (count, size)), (size,), eps=self._eps)
+        parts = F.rms_norm(inputs.unflatten(-1, (count, size)), (size,), eps=self.eps)
         return (parts * self.scale.to(parts.dtype)).flatten(-2)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class HeadModule(StateHead):
         self.config = config
         size, width, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.reader = LayerReader(config) if config.target_layers else None
+        self.reader: nn.Module | None = LayerReader(config) if config.target_layers else None
         self.embedding_norm = Norm(size, eps)
         self.hidden_norm = Norm(size, eps)
         self.fuse = nn.Linear(2 * size, size, bias=False)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 
 from resispec.engine.audit.laws import LawSource
 from resispec.engine.build import LoadedDraft, LoadedTarget
 from resispec.engine.config import EngineConfig
 from resispec.engine.request import Request, SamplingParams
+from resispec.models.device.cpu import CpuDevice
 from resispec.models.distill.unrolled import head_states
 from resispec.models.head.config import HeadConfig, TargetFingerprint
 from resispec.models.head.module import HeadModule
+
+from ..gpu_double import Again
 
 LAYERS = (1, 0)
 
@@ -46,8 +50,18 @@ def test_its_logits_are_those_of_training(tiny: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_of_kept_candidates_hold_their_own_states(tiny: Any) -> None:
-    """After steps over trees, every row that the head reads is what one forward over the text gives."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_rows_of_kept_candidates_hold_their_own_states(
+    waits: bool, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After steps over trees, every row that the head reads is what one forward over the text gives.
+
+    Where the host would wait for a device and steps are recorded, too.
+    """
+    recorder = Again()
+    if waits:
+        monkeypatch.setattr(CpuDevice, "reads_freely", False)
+        monkeypatch.setattr(CpuDevice, "recorder", lambda self: recorder)
     head = reading_head(tiny.vocabulary)
     draft = LoadedDraft(256, head=head, vocab_ids=torch.arange(20) + 5)
     engine = tiny.engine(tiny.model(0), draft, proposers=("draft", "ngram"))
@@ -57,6 +71,7 @@ def test_rows_of_kept_candidates_hold_their_own_states(tiny: Any) -> None:
     plain = tiny.run(tiny.engine(tiny.model(0)), [Request("a", prompt, sampling)])
     assert ran.tokens == plain.tokens
     assert ran.last["a"].metrics.speculation.num_accepted_draft_tokens > 5, "no row was ever moved"
+    assert (recorder.replayed > 5) == waits
     text = [*prompt, *ran.tokens["a"]][:-2]  # the last tokens are never read
     kept = engine._runner._memories[0].states.read(torch.arange(len(text)))
     expected = head.joined(*states_of(tiny.model(0), text))[0]

@@ -17,7 +17,7 @@ from resispec.models.distill.head import HeadTrainee
 from resispec.models.distill.initialise import initialise
 from resispec.models.distill.loss import draft_loss
 from resispec.models.distill.train import Trainer, TrainSettings
-from resispec.models.head.module import HeadModule
+from resispec.models.head.module import HeadModule, LayerReader
 
 QUIET = Console(quiet=True)
 VOCAB_IDS = torch.arange(0, 24, 2)
@@ -100,7 +100,7 @@ def test_a_head_learns_from_what_goes_into_layers(
     reader = HeadModule(dataclasses.replace(head.config, target_layers=(0, 1)))
     trainer = start(reader, target, store, tmp_path / "run.pt", steps=40, save_minutes=1e-9)
     before = excess_loss(trainer, store)
-    assert reader.reader is not None
+    assert isinstance(reader.reader, LayerReader)
     assert reader.reader.proj.weight.abs().max() == 0
     trainer.run(store, QUIET)
     assert reader.reader.proj.weight.abs().max() > 0

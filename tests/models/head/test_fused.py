@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from resispec.models.base import Segment, StepInputs
 from resispec.models.head.config import HeadConfig, TargetFingerprint
-from resispec.models.head.module import HeadModule
+from resispec.models.head.fused import FusedReader
+from resispec.models.head.module import HeadModule, LayerReader
 from resispec.models.head.step import HeadStepModel
 from resispec.models.kv import ROWS, SEGMENTS, KVMemory
 from resispec.models.native import native_kernels
@@ -78,3 +80,19 @@ def test_the_same_states(dtype: torch.dtype, tolerance: float, attention: str) -
     fused, plain = steps_of(HeadModule, dtype, attention), steps_of(Whole, torch.float32, SEGMENTS)
     for ours, theirs in zip(fused, plain, strict=True):
         assert (ours - theirs).norm() <= tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@torch.no_grad()
+def test_a_fused_reader_reads_the_same(dtype: torch.dtype, tolerance: float) -> None:
+    """Of layers whose inputs and scales differ in size."""
+    torch.manual_seed(1)
+    reader = LayerReader(replace(CONFIG, target_layers=(0, 3, 4)))
+    nn.init.uniform_(reader.scale, 0.1, 9.0)
+    inputs = torch.cat([torch.randn(2, 7, H) * size for size in (0.1, 4.0, 300.0)], dim=-1)
+    fused, expected = (
+        FusedReader(reader.to(dtype))(inputs.to(dtype)).double(),
+        reader.float()(inputs).double(),
+    )
+    assert fused.shape == (2, 7, H)
+    assert (fused - expected).norm() <= tolerance * expected.norm()
