@@ -105,7 +105,6 @@ class RowStates:
         self._steps.clear()
         self._num_parts = 0
 
-    @torch.inference_mode()
     def _join_pending(self) -> None:
         """All or nothing: after an error a step that is run again joins them again."""
         assert self._join is not None
