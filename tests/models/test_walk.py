@@ -40,7 +40,7 @@ def results(model: Any, fitted: Fitted, walk: Walk | None) -> list[Tensor]:
     found: list[Tensor] = []
     for inputs in (chunk_inputs(IDS, 0, CPU), sibling_inputs()):
         outputs = step_model.forward(inputs)
-        found += [outputs.logits, tap.take(outputs.hidden)]
+        found += [outputs.logits, tap.join(tap.take(outputs.hidden))]
     return found
 
 
