@@ -4,6 +4,7 @@ Kernels for CPUs are built too where there is a C++ compiler; without one the pa
 """
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, find_namespace_packages, setup
 
@@ -35,7 +36,7 @@ def kernels() -> list[Extension]:
         Extension(
             f"resispec.{package}._{variant}",
             [source],
-            depends=["models/native/vectors.h"],
+            depends=sorted(map(str, Path("models/native").glob("*.h"))),
             language="c++",
             extra_compile_args=flags + own,
             optional=True,
@@ -53,7 +54,7 @@ setup(
         "": ["py.typed"],
         "resispec.models": ["assets/**"],
         "resispec.engine.native": ["verify.cpp"],
-        "resispec.models.native": ["kernels.cpp", "vectors.h"],
+        "resispec.models.native": ["*.cpp", "*.h"],
         "resispec.server": ["page/**", "templates/**"],
     },
 )

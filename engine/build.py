@@ -15,9 +15,10 @@ from tokenizers import Tokenizer
 from resispec.models.base import StepModel
 from resispec.models.causal import CausalModel
 from resispec.models.compiled.compilation import Compilation
-from resispec.models.compiled.state import NOT_COMPILED
+from resispec.models.compiled.state import NOT_COMPILED, NOT_NEEDED
 from resispec.models.device import Device, Recorder, device_for
 from resispec.models.fit import fit, lay_out
+from resispec.models.fuse.native import can_go_native
 from resispec.models.graphs import ReplayedModel
 from resispec.models.head.base import StateHead
 from resispec.models.head.step import HeadStepModel
@@ -145,7 +146,8 @@ def assemble(
     if medusa is not None and there.packs(geometry.dtype):
         medusa.pack()
     # Last: the head takes its rows of the plain output matrix.
-    notes += lay_out(model, config.quantization)
+    compiles = config.compile and not (config.quantization == "none" and can_go_native(model))
+    notes += lay_out(model, config.quantization, native=not compiles)
 
     costs = CostTable.guess(draft=proposer is not None)
     keep: Callable[[Callable[[], LearnedCosts]], CostKeeper] | None = None
@@ -164,7 +166,8 @@ def assemble(
         keep = partial(CostKeeper, cost_path(cost_folder, key), key, costs)
 
     compilation = None
-    if config.compile:
+    status = NOT_NEEDED if config.compile else NOT_COMPILED
+    if compiles:
         assert compiled_folder is not None, "compiled layers need a folder"
         spare = device_for(device).free_memory() - plan.num_rows * bytes_per_row  # its pages come when used
         compilation = Compilation(
@@ -239,7 +242,7 @@ def assemble(
         ),
         attention=fitted.attention,
         notes=notes,
-        compilation=compilation.status if compilation is not None else NOT_COMPILED,
+        compilation=compilation.status if compilation is not None else status,
     )
     meter = SpeedMeter(step_costs)
     keeper = None if keep is None else keep(step_costs.learned)

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from .base import ModelError, StepInputs
 from .kernels import kernel_for
+from .kernels.rows import RowAttention
 from .kv import ROWS, KVMemory
 from .native import KINDS, native_kernels
+from .native.products import StepArguments
 from .runs import Alone, plan_alone
 
 ATTENTION_NAME = "resispec_packed"  # no "flash", "sdpa" or "flex_attention": transformers would treat it so
@@ -51,6 +53,7 @@ class StepContext(CacheShape):
         self._kernel = kernel_for(memory, inputs)
         self._rows = native_kernels() if memory.attention == ROWS else None
         self._rotations: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._few: dict[tuple[int, int | None], StepArguments | None] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write the step's keys and values ([1, kv heads, N, dim]) to their rows."""
@@ -85,6 +88,31 @@ class StepContext(CacheShape):
         if window not in self._alone:
             self._alone[window] = plan_alone(self.inputs, window)
         return self._alone[window]
+
+    def few(self, cos: Tensor, sin: Tensor, window: int | None) -> StepArguments | None:
+        """The step for kernels of whole layers, by the tables of `rotation`'s first form.
+
+        None: its KV memory is read in other ways, or some of its tokens are.
+        """
+        key = id(cos), window
+        if key not in self._few:
+            table = self._kernel.table(window) if isinstance(self._kernel, RowAttention) else None
+            if not self.memory.geometry.dtype is cos.dtype is torch.bfloat16:
+                table = None
+            self._few[key] = None if table is None else self._arguments(*self.rotation(cos, sin), table)
+        return self._few[key]
+
+    def _arguments(self, cos: Tensor, sin: Tensor, table: Tensor) -> StepArguments:
+        inputs = self.inputs
+        return StepArguments(
+            cos.data_ptr(),
+            sin.data_ptr(),
+            inputs.rows.data_ptr(),
+            inputs.positions.data_ptr(),
+            table.data_ptr(),
+            inputs.positions.shape[0],
+            table.shape[0],
+        )
 
     def attend(self, query: Tensor, layer: int, scaling: float, window: int | None) -> Tensor:
         """query: [N, query heads, key dim] -> [N, query heads, value dim]."""

@@ -10,6 +10,7 @@ from .base import ModelError
 from .causal import chunk_inputs, probe_geometry
 from .device import device_for
 from .fuse import fuse
+from .fuse.native import go_native
 from .kernels import suits
 from .kv import SEGMENTS, KVGeometry
 from .mapped import MappedWeights
@@ -68,13 +69,15 @@ def _choose_attention(check: SelfCheck, attentions: Sequence[str]) -> tuple[str,
     return last, notes
 
 
-def lay_out(model: Any, quantization: str) -> tuple[str, ...]:
+def lay_out(model: Any, quantization: str, *, native: bool = True) -> tuple[str, ...]:
     """Lay the weights of ``model`` out for the kernels of its device, in place, rounded if so wished.
 
-    quantization: none, int8 or int4. The plain weights are gone afterwards. Notes for whoever serves it.
+    quantization: none, int8 or int4. native: in kernels of our own where there are some.
+    The plain weights are gone afterwards. Notes for whoever serves it.
     """
     device, dtype = model.device, model.dtype  # asked first: packed weights are no parameters
     notes = quantize_linears(model, quantization) if quantization != "none" else ()
     if device_for(device).packs(dtype):
-        pack_linears(model)
+        pack_linears(model, native=native)
+        go_native(model)
     return notes

@@ -1,7 +1,7 @@
-"""Linear layers with weights laid out for oneDNN's kernels, put in place of `nn.Linear` on a CPU.
+"""Linear layers with weights laid out for a CPU's kernels, our own or oneDNN's, put in place of `nn.Linear`.
 
 An unpacked bfloat16 product re-orders its weight on every call, which is most of a small model's step.
-The packed product gives the same numbers; docs/performance.md has the ratio.
+The packed product gives the same numbers; docs/performance.md has the ratios.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .mapped import MappedWeights
+from .native.products import NativeProducts, native_products
 
 _KEPT_KERNELS = 192
 _CAPACITIES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
@@ -29,8 +30,33 @@ def bound_kernel_cache() -> None:
         os.environ.setdefault(name, str(_KEPT_KERNELS))
 
 
+class NativeLinear(nn.Module):
+    """``y = x W^T + b`` in kernels of our own, in bfloat16. Inference only; the plain weight is not kept."""
+
+    def __init__(self, linear: nn.Linear, products: NativeProducts) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = products.panels(linear.weight)
+        bias: Tensor | None = linear.bias
+        self.bias = None if bias is None else bias.detach().contiguous()
+        self._products = products
+
+    @staticmethod
+    def fits(linear: nn.Module) -> bool:
+        """Whether it is one that the kernels take."""
+        return (
+            type(linear) is nn.Linear and linear.weight.dtype is torch.bfloat16 and not linear.in_features % 2
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., K] -> [..., outputs], bfloat16."""
+        flat = x.reshape(-1, self.in_features).to(torch.bfloat16).contiguous()
+        output = self._products.multiply(flat, self.weight, self.bias, self.out_features)
+        return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
+
+
 class PackedLinear(nn.Module):
-    """``y = x W^T + b`` with ``W`` packed. Inference only; the plain weight is not kept."""
+    """``y = x W^T + b`` with ``W`` packed by oneDNN. Inference only; the plain weight is not kept."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -49,9 +75,19 @@ class PackedLinear(nn.Module):
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 
-def pack_linears(model: nn.Module) -> int:
-    """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final."""
-    return replace_linears(model, PackedLinear)
+def pack_linears(model: nn.Module, *, native: bool = True) -> int:
+    """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final.
+
+    native: by kernels of our own where there are some for it.
+    """
+    products = native_products() if native else None
+
+    def pack(linear: nn.Linear) -> nn.Module:
+        if products is not None and NativeLinear.fits(linear):
+            return NativeLinear(linear, products)
+        return PackedLinear(linear)
+
+    return replace_linears(model, pack)
 
 
 def replace_linears(model: nn.Module, make: Callable[[nn.Linear], nn.Module | None]) -> int:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class CompileState(StrEnum):
-    OFF = "off"  # not asked for
+    OFF = "off"  # not asked for, or of no use
     BUILDING = "building"  # the model runs as it is meanwhile
     ON = "on"
     FAILED = "failed"  # the model runs as it is, and will
@@ -16,7 +16,11 @@ class CompileState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CompileStatus:
     state: CompileState = CompileState.OFF
-    note: str = ""  # a sentence: how long it took, or why it failed; empty: off
+    note: str = ""  # a sentence: how long it took, or why it is not on; empty: not asked for
 
 
 NOT_COMPILED = CompileStatus()
+NOT_NEEDED = CompileStatus(
+    CompileState.OFF,
+    "The target's layers are not compiled: they run in kernels of our own here, which are quicker.",
+)

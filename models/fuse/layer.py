@@ -40,6 +40,12 @@ class FusedLayer(nn.Module):
         self.after = nn.ModuleList(after) if after else None
         self._before, self._after = before, after  # a list of modules takes long to look into
         self.compiled: LayerRun | None = None
+        self.native: LayerRun | None = None
+
+    @property
+    def norms_before(self) -> tuple[FusedRMSNorm, FusedRMSNorm]:
+        """Of what goes into attention and feed-forward block."""
+        return self._before
 
     def forward(
         self,
@@ -54,8 +60,9 @@ class FusedLayer(nn.Module):
         self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor] | None, step: StepContext
     ) -> Tensor:
         """hidden: [N, H] -> [N, H]."""
-        if self.compiled is not None and position_embeddings is not None:
-            done = self.compiled.run(hidden, position_embeddings, step)
+        quicker = self.compiled or self.native
+        if quicker is not None and position_embeddings is not None:
+            done = quicker.run(hidden, position_embeddings, step)
             if done is not None:
                 return done
         # `forward` itself: a module's call looks for hooks first, which takes as long as a small kernel.

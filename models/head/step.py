@@ -10,6 +10,7 @@ from torch import Tensor
 
 from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs, StepOutputs
+from resispec.models.fuse.native import go_native
 from resispec.models.head.base import StateHead
 from resispec.models.head.fused import FusedHead
 from resispec.models.head.module import HeadModule
@@ -65,6 +66,7 @@ class HeadStepModel:
         pack_linears(self._head)  # with the layers that `FusedHead` left it: what reads the target's
         if self._fused is not None:
             pack_linears(self._fused)
+            go_native(self._fused)
         pack_linears(self._readout)
 
 

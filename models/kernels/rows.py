@@ -30,10 +30,7 @@ class RowAttention:
         """query: [N, query heads, dim] -> [N, query heads, dim]."""
         keys, values = self._memory.layer(layer)
         count, heads, dim = query.shape
-        plan = self._plans.get(window)
-        if plan is None:
-            plan = self._plans[window] = self._plan(window)
-        table, long, others = plan
+        table, long, others = self._planned(window)
         if table is None:
             return others.attend(query, layer, scaling, window)
         if query.stride(1) != dim or query.stride(2) != 1:
@@ -46,6 +43,17 @@ class RowAttention:
                 out[part.start : part.start + part.length] = attended[begin : begin + part.length]
                 begin += part.length
         return out
+
+    def table(self, window: int | None) -> Tensor | None:
+        """[S, 6] int64: all segments, for the kernel. None: some are attended in other ways."""
+        table, long, _ = self._planned(window)
+        return None if long else table
+
+    def _planned(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
+        plan = self._plans.get(window)
+        if plan is None:
+            plan = self._plans[window] = self._plan(window)
+        return plan
 
     def _plan(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
         """The table of the segments for the kernel, if there are any, and the others."""

@@ -29,6 +29,7 @@ class NativeKernels:
         """Raises OSError for a library that cannot be loaded: one without torch's OpenMP, say."""
         library = ctypes.CDLL(str(path), mode=os.RTLD_NOW)
         self.path = path
+        self.library = library
         self._rms_norm = _bind(library.resispec_rms_norm, [_POINTER] * 3 + [_SIZE] * 2 + [_REAL])
         self._silu_mul = _bind(library.resispec_silu_mul, [_POINTER] * 2 + [_SIZE] * 2)
         self._rotate = _bind(library.resispec_rotate, [_POINTER] * 6 + [_SIZE] * 4)

@@ -32,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settled(model: Any, root: Path, *, spare_bytes: int = ROOM, quantization: str = "none") -> Compilation:
     geometry = fit(model, 256).geometry
-    lay_out(model, quantization)
+    lay_out(model, quantization, native=False)
     compilation = Compilation(model, geometry, root, threads=1, spare_bytes=spare_bytes)
     compilation.wait()
     compilation.advance()

@@ -1,0 +1,123 @@
+"""Products with weights and whole decoder layers in the kernels of ``products.h`` and ``layer.h``.
+
+They take bfloat16, and a processor that multiplies pairs of it (AVX512-BF16). One with tiles (AMX) is left to
+oneDNN, which uses them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .library import NativeKernels, native_kernels
+
+PANEL = 32  # outputs side by side
+_POINTER, _SIZE, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+
+
+class MatrixArguments(ctypes.Structure):
+    """``Matrix`` of products.h."""
+
+    _fields_ = (("panels", _POINTER), ("bias", _POINTER), ("size", _SIZE), ("outputs", _SIZE))
+
+
+class LayerArguments(ctypes.Structure):
+    """``Layer`` of layer.h."""
+
+    _fields_ = (
+        ("first_norm", _POINTER),
+        ("second_norm", _POINTER),
+        ("qkv", MatrixArguments),
+        ("output", MatrixArguments),
+        ("gate_up", MatrixArguments),
+        ("down", MatrixArguments),
+        ("size", _SIZE),
+        ("heads", _SIZE),
+        ("kv_heads", _SIZE),
+        ("dim", _SIZE),
+        ("window", _SIZE),
+        ("first_eps", _REAL),
+        ("second_eps", _REAL),
+        ("scaling", _REAL),
+    )
+
+
+class StepArguments(ctypes.Structure):
+    """``Step`` of layer.h."""
+
+    _fields_ = (
+        ("cos", _POINTER),
+        ("sin", _POINTER),
+        ("rows", _POINTER),
+        ("positions", _POINTER),
+        ("segments", _POINTER),
+        ("tokens", _SIZE),
+        ("count", _SIZE),
+    )
+
+
+class NativeProducts:
+    """Every method takes contiguous bfloat16 tensors on the CPU, and does not look."""
+
+    def __init__(self, kernels: NativeKernels) -> None:
+        library = kernels.library
+        self._multiply = library.resispec_multiply
+        self._multiply.argtypes = [_POINTER] * 4 + [_SIZE] * 3 + [_FLAG]
+        self._multiply.restype = None
+        self._layer = library.resispec_layer
+        self._layer.argtypes = [_POINTER] * 6 + [_FLAG]
+        self._layer.restype = _FLAG
+
+    def panels(self, weight: Tensor) -> Tensor:
+        """``weight`` [outputs, K], K even, as `multiply` reads it: [panels, K / 2, 32, 2]."""
+        outputs, size = weight.shape
+        padded = F.pad(weight.detach(), (0, 0, 0, -outputs % PANEL))
+        return padded.view(-1, PANEL, size // 2, 2).transpose(1, 2).contiguous()
+
+    def multiply(self, x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+        """``x W^T + b``. x: [N, K]; panels: of `panels`; bias: [outputs] -> [N, outputs]."""
+        rows, size = x.shape
+        out = x.new_empty(rows, outputs)
+        pointer = None if bias is None else bias.data_ptr()
+        self._multiply(
+            out.data_ptr(),
+            x.data_ptr(),
+            panels.data_ptr(),
+            pointer,
+            rows,
+            size,
+            outputs,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def run_layer(
+        self, hidden: Tensor, keys: Tensor, values: Tensor, layer: LayerArguments, step: StepArguments
+    ) -> Tensor:
+        """hidden: [N, H] -> [N, H]; keys, values: the layer's [KV rows, KV heads, D], where it writes."""
+        out = torch.empty_like(hidden)
+        done: Any = self._layer(
+            out.data_ptr(),
+            hidden.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            ctypes.addressof(layer),
+            ctypes.addressof(step),
+            torch.get_num_threads(),
+        )
+        assert done == 0, "the kernels were not built for heads of this size"
+        return out
+
+
+@lru_cache
+def native_products() -> NativeProducts | None:
+    """None where they were not built or the processor has no use for them."""
+    kernels = native_kernels()
+    if kernels is None or torch.cpu._is_amx_tile_supported() or not kernels.library.resispec_has_products():
+        return None
+    return NativeProducts(kernels)
