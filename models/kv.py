@@ -72,6 +72,10 @@ class KVMemory:
         """A layer's keys and values: views of [rows, kv heads, dim]."""
         return self._layers[layer]
 
+    def layers(self, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of layers that follow each other: views of [count, rows, kv heads, dim]."""
+        return self.keys.narrow(0, first, count), self.values.narrow(0, first, count)
+
     def read(self, layer: int, run: Run) -> tuple[Tensor, Tensor]:
         """A run's keys and values in a layer: [count, kv heads, kv_length, dim] each."""
         if run.rows is None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from .attention import STEP_KEYWORD, StepContext, run_model
 from .base import StepInputs
 from .fuse.layer import FusedLayer
+from .fuse.native import NativeLayers, NativeRuns
 from .kv import KVGeometry, KVMemory
 
 _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -27,21 +28,32 @@ class Walk:
         self._model = model
         decoder = model.get_decoder()
         self._embed, self._rotary, self._norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
-        self._layers: tuple[FusedLayer, ...] = tuple(decoder.layers)
+        self._runs = NativeRuns(decoder.layers)
 
     def run(self, step: StepContext) -> tuple[Tensor, Tensor]:
         """Logits [L, V] where they are wanted, and last hidden states [N, H], in the model's dtype."""
         inputs = step.inputs
         hidden: Tensor = self._embed.forward(inputs.token_ids)
         rotation = self._rotary.forward(hidden[None], inputs.positions[None])
-        for layer in self._layers:
-            if layer._forward_pre_hooks or layer._forward_hooks:
-                hidden = layer(hidden[None], position_embeddings=rotation, **{STEP_KEYWORD: step})[0]
+        for part in self._runs.parts(_is_watched):
+            if isinstance(part, NativeLayers):
+                done = part.run(hidden, rotation, step)
+                if done is None:
+                    for layer in part.layers:
+                        hidden = layer.run(hidden, rotation, step)
+                else:
+                    hidden = done
+            elif _is_watched(part):
+                hidden = part(hidden[None], position_embeddings=rotation, **{STEP_KEYWORD: step})[0]
             else:
-                hidden = layer.run(hidden, rotation, step)
+                hidden = part.run(hidden, rotation, step)
         hidden = self._norm.forward(hidden)
         # Asked for in every step: it is exchanged when the weights are laid out.
         return self._model.lm_head.forward(hidden[inputs.logits_index]), hidden
+
+
+def _is_watched(layer: FusedLayer) -> bool:
+    return bool(layer._forward_pre_hooks or layer._forward_hooks)
 
 
 @torch.inference_mode()

@@ -47,6 +47,11 @@ class FusedLayer(nn.Module):
         """Of what goes into attention and feed-forward block."""
         return self._before
 
+    @property
+    def quicker(self) -> LayerRun | None:
+        """What does the layer's work in the place of its parts, if it can."""
+        return self.compiled or self.native
+
     def forward(
         self,
         hidden_states: Tensor,
@@ -60,7 +65,7 @@ class FusedLayer(nn.Module):
         self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor] | None, step: StepContext
     ) -> Tensor:
         """hidden: [N, H] -> [N, H]."""
-        quicker = self.compiled or self.native
+        quicker = self.quicker
         if quicker is not None and position_embeddings is not None:
             done = quicker.run(hidden, position_embeddings, step)
             if done is not None:

@@ -1,8 +1,8 @@
-"""A decoder layer in one call, for steps of few tokens."""
+"""Decoder layers in one call, for steps of few tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,34 +29,20 @@ _TOKENS = 5
 _TOLERANCE = 3e-2  # relative: both round to bfloat16, in other places
 
 
-class NativeLayer:
-    """Does the arithmetic of a fused layer whose products are `NativeLinear`."""
+class NativeLayers:
+    """Does the arithmetic of fused layers that follow each other, whose products are `NativeLinear`."""
 
-    def __init__(self, layer: FusedLayer, products: NativeProducts) -> None:
-        """layer: one that `fits`."""
-        attention: Any = layer.self_attn
-        mlp: Any = layer.mlp
-        first, second = layer.norms_before
-        self._layer, self._window = attention.layer, attention.window
+    def __init__(self, layers: Sequence[FusedLayer], products: NativeProducts) -> None:
+        """layers: ones that fit, alike in all sizes."""
         self._products = products
-        self._parts = layer  # what the arguments point to
-        head_dim = attention.head_dim
-        self._arguments = LayerArguments(
-            first.weight.data_ptr(),
-            second.weight.data_ptr(),
-            _matrix(attention.qkv_proj),
-            _matrix(attention.o_proj),
-            _matrix(mlp.gate_up_proj),
-            _matrix(mlp.down_proj),
-            first.weight.shape[0],
-            attention.o_proj.in_features // head_dim,
-            attention.num_kv_heads,
-            head_dim,
-            attention.window or 0,
-            first.eps,
-            second.eps,
-            attention.scaling,
-        )
+        self.layers = tuple(layers)  # what the arguments point to
+        attention: Any = layers[0].self_attn
+        self.first, self.last = int(attention.layer), int(attention.layer) + len(layers) - 1
+        self._window = attention.window
+        self._arguments = (LayerArguments * len(layers))(*map(_arguments, layers))
+        one = self._arguments[0]
+        shapes = [(matrix.size, matrix.outputs) for matrix in (one.qkv, one.output, one.gate_up, one.down)]
+        self.sizes = (*shapes, one.heads, one.kv_heads, one.dim, one.window, one.scaling)
 
     def run(
         self, hidden: Tensor, position_embeddings: tuple[Tensor, Tensor], step: StepContext
@@ -68,8 +54,49 @@ class NativeLayer:
         arguments = step.few(*position_embeddings, self._window)
         if arguments is None or hidden.dtype is not torch.bfloat16:
             return None
-        keys, values = step.memory.layer(self._layer)
-        return self._products.run_layer(hidden.contiguous(), keys, values, self._arguments, arguments)
+        keys, values = step.memory.layers(self.first, len(self.layers))
+        return self._products.run_layers(hidden.contiguous(), keys, values, self._arguments, arguments)
+
+
+_State = tuple[tuple[LayerRun | None, bool], ...]  # of each layer
+
+
+class NativeRuns:
+    """The layers of a decoder, in order, those that can in one call together."""
+
+    def __init__(self, layers: Sequence[FusedLayer]) -> None:
+        self._layers = tuple(layers)
+        self._found: dict[
+            tuple[tuple[LayerRun | None, bool], ...], tuple[FusedLayer | NativeLayers, ...]
+        ] = {}
+
+    def parts(self, alone: Callable[[FusedLayer], bool]) -> tuple[FusedLayer | NativeLayers, ...]:
+        """alone: layers of which this is true are joined with no others."""
+        state = tuple((layer.quicker, alone(layer)) for layer in self._layers)
+        found = self._found.get(state)
+        if found is None:
+            self._found = {state: (found := tuple(self._join(alone)))}
+        return found
+
+    def _join(self, alone: Callable[[FusedLayer], bool]) -> Iterator[FusedLayer | NativeLayers]:
+        products = native_products()
+        joined: list[FusedLayer] = []
+        for layer in (*self._layers, None):
+            if joined and (layer is None or alone(layer) or not _follows(joined[-1], layer)):
+                yield NativeLayers(joined, products) if products and len(joined) > 1 else joined[0]
+                joined = []
+            if layer is not None and isinstance(layer.quicker, NativeLayers) and not alone(layer):
+                joined.append(layer)
+            elif layer is not None:
+                yield layer
+
+
+def _follows(before: FusedLayer, layer: FusedLayer) -> bool:
+    """Whether they can run in one call."""
+    first, second = before.quicker, layer.quicker
+    if not (isinstance(first, NativeLayers) and isinstance(second, NativeLayers)):
+        return False
+    return first.sizes == second.sizes and first.last + 1 == second.first
 
 
 @torch.inference_mode()
@@ -86,7 +113,7 @@ def go_native(model: nn.Module) -> int:
         return 0
     trial = _Trial(layers)
     for layer in layers:
-        native = NativeLayer(layer, products)
+        native = NativeLayers([layer], products)
         layer.native = native if trial.agree(layer, native) else None
     return sum(layer.native is not None for layer in layers)
 
@@ -142,6 +169,28 @@ def _fits(layer: FusedLayer) -> bool:
         all(type(matrix) is NativeLinear or NativeLinear.fits(matrix) for matrix in matrices)
         and kernels.attends(torch.bfloat16, attention.head_dim)
         and down.in_features % PANEL == 0
+    )
+
+
+def _arguments(layer: FusedLayer) -> LayerArguments:
+    attention: Any = layer.self_attn
+    mlp: Any = layer.mlp
+    first, second = layer.norms_before
+    return LayerArguments(
+        first.weight.data_ptr(),
+        second.weight.data_ptr(),
+        _matrix(attention.qkv_proj),
+        _matrix(attention.o_proj),
+        _matrix(mlp.gate_up_proj),
+        _matrix(mlp.down_proj),
+        first.weight.shape[0],
+        attention.o_proj.in_features // attention.head_dim,
+        attention.num_kv_heads,
+        attention.head_dim,
+        attention.window or 0,
+        first.eps,
+        second.eps,
+        attention.scaling,
     )
 
 

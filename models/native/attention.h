@@ -118,7 +118,9 @@ inline void attend_blocks(const Running& run, int64_t queries, const T* const* k
 template <typename T, int D>
 class ItemRun {
  public:
-  static int64_t queries_of(const Item& item, const Shape& shape) { return item.count * (shape.heads / shape.kv_heads); }
+  static int64_t queries_of(const Item& item, const Shape& shape) {
+    return item.count * (shape.heads / shape.kv_heads);
+  }
 
   static int64_t floats(const Item& item, const Shape& shape) {
     return queries_of(item, shape) * (2 * kWidth + 2) + 2 * kLanes * kWidth;
@@ -288,7 +290,7 @@ struct AttentionPlan {
 
 inline AttentionPlan plan_attention(const Segment* segments, int64_t count, const Shape& shape, int threads) {
   AttentionPlan plan;
-  const int64_t groups = shape.heads / shape.kv_heads, tokens = kQueries / groups > 0 ? kQueries / groups : 1;
+  const int64_t groups = shape.heads / shape.kv_heads, most = kQueries / groups > 0 ? kQueries / groups : 1;
   plan.width = whole(shape.dim, kLanes) * kLanes;
   int64_t memory = 0;
   plan.items.reserve(count * shape.kv_heads);
@@ -296,6 +298,9 @@ inline AttentionPlan plan_attention(const Segment* segments, int64_t count, cons
   if (count >= 2 * threads && shape.kv_heads <= kBundle) plan.bundle = shape.kv_heads;
   for (int64_t s = 0; s < count; ++s) {
     const Segment& segment = segments[s];
+    // A tree by itself is cut in as many items as keep all threads busy to the end.
+    const int64_t share = whole(segment.length * shape.kv_heads * count, 4 * threads);
+    const int64_t tokens = segment.mask && share < most ? share : most;  // of a mask's tokens all have the same rows
     plan.work += segment.length * shape.heads * segment.kv_length * shape.dim;
     for (int64_t first = 0; first < segment.length; first += tokens) {
       const int64_t own = segment.length - first < tokens ? segment.length - first : tokens;

@@ -63,10 +63,11 @@ void resispec_multiply(void* out, const void* x, const void* panels, const void*
   multiply_shared((BFloat16*)out, (const BFloat16*)x, rows, matrix, nullptr);
 }
 
-// out, hidden: [tokens, size], two places; keys, values: as above.
-int resispec_layer(void* out, const void* hidden, void* keys, void* values, const void* layer, const void* step,
-                   int threads) {
-  return run_layer((BFloat16*)out, (const BFloat16*)hidden, (BFloat16*)keys, (BFloat16*)values, *(const Layer*)layer,
-                   *(const Step*)step, threads);
+// out, hidden: [tokens, size], two places; keys, values: of the first layer, as above, the others' `stride` numbers on.
+int resispec_layers(void* out, const void* hidden, void* keys, void* values, int64_t stride, const void* layers,
+                    int64_t count, const void* step, int threads) {
+  const Memory memory{(BFloat16*)keys, (BFloat16*)values, stride};
+  return run_layers((BFloat16*)out, (const BFloat16*)hidden, memory, (const Layer*)layers, count, *(const Step*)step,
+                    threads);
 }
 }

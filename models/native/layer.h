@@ -1,4 +1,4 @@
-// A whole decoder layer for the few rows of a decoding step, in one region of threads.
+// Whole decoder layers for the few rows of a decoding step, in one region of threads.
 //
 // By itself each part of a layer takes a fraction of what it takes to call it: here threads go from part to
 // part, and meet where one part reads what others wrote.
@@ -28,30 +28,40 @@ struct Step {
   int64_t tokens, count;
 };
 
-constexpr int64_t kOwnNorms = 24;  // rows: a thread norms as many for itself sooner than it waits for others
+// Rows: a thread norms as many for itself sooner than it waits for others.
+constexpr int64_t kOwnNorms = 24;
 
-// In turn: `out` may not be `hidden`. 1 for a size of head that is not built, else 0.
-inline int run_layer(BFloat16* out, const BFloat16* hidden, BFloat16* keys, BFloat16* values, const Layer& layer,
-                     const Step& step, int threads) {
-  const AttendBundle<BFloat16> attend_some = attend_bundle_for<BFloat16>(layer.dim);
+// The KV memory's rows of some layers, one behind the other.
+struct Memory {
+  BFloat16 *keys, *values;  // of the first layer
+  int64_t stride;           // numbers from layer to layer
+};
+
+// Some layers behind each other, alike in all sizes. `out` may not be `hidden`. 1 for a size of head that is not
+// built, else 0.
+inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memory, const Layer* layers, int64_t count,
+                      const Step& step, int threads) {
+  const Layer& first = layers[0];
+  const AttendBundle<BFloat16> attend_some = attend_bundle_for<BFloat16>(first.dim);
   if (!attend_some) return 1;
-  const Heads heads{layer.heads, layer.kv_heads, layer.dim};
-  const int64_t tokens = step.tokens, size = layer.size, attended_size = layer.heads * layer.dim;
-  const int64_t inner_size = layer.gate_up.outputs / 2;
-  const Shape shape{layer.heads, layer.kv_heads, layer.dim, heads.width(), layer.window, step.positions, layer.scaling};
+  const Heads heads{first.heads, first.kv_heads, first.dim};
+  const Shape shape{first.heads, first.kv_heads, first.dim, heads.width(), first.window, step.positions, first.scaling};
+  const int64_t tokens = step.tokens, size = first.size, width = heads.width();
+  const int64_t attended_size = first.heads * first.dim, inner_size = first.gate_up.outputs / 2;
   AttentionPlan plan = plan_attention(step.segments, step.count, shape, threads);
   const bool own_norms = tokens <= kOwnNorms;
-  const std::unique_ptr<BFloat16[]> memory(new BFloat16[tokens * (heads.width() + attended_size + 2 * size + inner_size)]);
-  BFloat16* const qkv = memory.get();
-  BFloat16* const attended = qkv + tokens * heads.width();
+  const std::unique_ptr<BFloat16[]> scratch(new BFloat16[tokens * (width + attended_size + 3 * size + inner_size)]);
+  BFloat16* const qkv = scratch.get();
+  BFloat16* const attended = qkv + tokens * width;
   BFloat16* const middle = attended + tokens * attended_size;
-  BFloat16* const shared_norms = middle + tokens * size;
+  BFloat16* const between = middle + tokens * size;
+  BFloat16* const shared_norms = between + tokens * size;
   BFloat16* const inner = shared_norms + tokens * size;
 #pragma omp parallel num_threads(threads)
   {
     const std::unique_ptr<BFloat16[]> own(own_norms ? new BFloat16[tokens * size] : nullptr);
     BFloat16* const normed = own_norms ? own.get() : shared_norms;
-    auto norm = [&](const BFloat16* x, const float* weight, float eps) {
+    const auto norm = [&](const BFloat16* x, const float* weight, float eps) {
       if (own_norms) {
         for (int64_t row = 0; row < tokens; ++row) norm_row(normed + row * size, x + row * size, weight, size, eps);
         return;
@@ -59,18 +69,23 @@ inline int run_layer(BFloat16* out, const BFloat16* hidden, BFloat16* keys, BFlo
 #pragma omp for schedule(static)
       for (int64_t row = 0; row < tokens; ++row) norm_row(normed + row * size, x + row * size, weight, size, eps);
     };
-    norm(hidden, layer.first_norm, layer.first_eps);
-    multiply_shared(qkv, normed, tokens, layer.qkv, nullptr);
+    for (int64_t i = 0; i < count; ++i) {
+      const Layer& layer = layers[i];
+      const BFloat16* const in = i ? between : hidden;
+      BFloat16 *const keys = memory.keys + i * memory.stride, *const values = memory.values + i * memory.stride;
+      norm(in, layer.first_norm, layer.first_eps);
+      multiply_shared(qkv, normed, tokens, layer.qkv, nullptr);
 #pragma omp for schedule(static)
-    for (int64_t token = 0; token < tokens; ++token) {
-      const int64_t at = token * layer.dim;
-      rotate_token(qkv + token * heads.width(), step.cos + at, step.sin + at, step.rows[token], keys, values, heads);
+      for (int64_t token = 0; token < tokens; ++token) {
+        const int64_t at = token * first.dim;
+        rotate_token(qkv + token * width, step.cos + at, step.sin + at, step.rows[token], keys, values, heads);
+      }
+      attend_shared<BFloat16>(plan, attend_some, shape, qkv, keys, values, attended);
+      multiply_shared(middle, attended, tokens, layer.output, in);
+      norm(middle, layer.second_norm, layer.second_eps);
+      multiply_gated_shared(inner, normed, tokens, layer.gate_up);
+      multiply_shared(i + 1 < count ? between : out, inner, tokens, layer.down, middle);
     }
-    attend_shared<BFloat16>(plan, attend_some, shape, qkv, keys, values, attended);
-    multiply_shared(middle, attended, tokens, layer.output, hidden);
-    norm(middle, layer.second_norm, layer.second_eps);
-    multiply_gated_shared(inner, normed, tokens, layer.gate_up);
-    multiply_shared(out, inner, tokens, layer.down, middle);
   }
   return 0;
 }

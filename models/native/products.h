@@ -172,8 +172,8 @@ inline void multiply_gated_shared(BFloat16* y, const BFloat16* x, int64_t rows, 
   for (int64_t panel = 0; panel < panels; ++panel) {
     const int64_t at = panel * kPanel;
     const BFloat16 *gate = matrix.panels + at * matrix.size, *up = gate + inner * matrix.size;
-    const Output to{y + at, inner, matrix.bias ? matrix.bias + at : nullptr, nullptr};
-    multiply_gated(to, {x, matrix.size, matrix.size / 2}, rows, gate, up, matrix.bias ? matrix.bias + inner + at : nullptr);
+    const BFloat16 *gate_bias = matrix.bias ? matrix.bias + at : nullptr, *up_bias = gate_bias ? gate_bias + inner : nullptr;
+    multiply_gated({y + at, inner, gate_bias, nullptr}, {x, matrix.size, matrix.size / 2}, rows, gate, up, up_bias);
   }
 }
 

@@ -69,9 +69,9 @@ class NativeProducts:
         self._multiply = library.resispec_multiply
         self._multiply.argtypes = [_POINTER] * 4 + [_SIZE] * 3 + [_FLAG]
         self._multiply.restype = None
-        self._layer = library.resispec_layer
-        self._layer.argtypes = [_POINTER] * 6 + [_FLAG]
-        self._layer.restype = _FLAG
+        self._layers = library.resispec_layers
+        self._layers.argtypes = [_POINTER] * 4 + [_SIZE, _POINTER, _SIZE, _POINTER, _FLAG]
+        self._layers.restype = _FLAG
 
     def panels(self, weight: Tensor) -> Tensor:
         """``weight`` [outputs, K], K even, as `multiply` reads it: [panels, K / 2, 32, 2]."""
@@ -96,17 +96,27 @@ class NativeProducts:
         )
         return out
 
-    def run_layer(
-        self, hidden: Tensor, keys: Tensor, values: Tensor, layer: LayerArguments, step: StepArguments
+    def run_layers(
+        self,
+        hidden: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        layers: ctypes.Array[LayerArguments],
+        step: StepArguments,
     ) -> Tensor:
-        """hidden: [N, H] -> [N, H]; keys, values: the layer's [KV rows, KV heads, D], where it writes."""
+        """Layers that follow each other, alike in all sizes.
+
+        hidden: [N, H] -> [N, H]; keys, values: [len(layers), KV rows, KV heads, D], where they write.
+        """
         out = torch.empty_like(hidden)
-        done: Any = self._layer(
+        done: Any = self._layers(
             out.data_ptr(),
             hidden.data_ptr(),
             keys.data_ptr(),
             values.data_ptr(),
-            ctypes.addressof(layer),
+            keys.stride(0),
+            ctypes.addressof(layers),
+            len(layers),
             ctypes.addressof(step),
             torch.get_num_threads(),
         )

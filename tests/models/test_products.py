@@ -13,7 +13,7 @@ from resispec.models.base import Segment, StepInputs
 from resispec.models.causal import CausalModel, chunk_inputs
 from resispec.models.fit import fit, lay_out
 from resispec.models.fuse.layer import FusedLayer
-from resispec.models.fuse.native import NativeLayer, can_go_native, go_native
+from resispec.models.fuse.native import NativeLayers, can_go_native, go_native
 from resispec.models.kv import ROWS, KVMemory
 from resispec.models.native.products import native_products
 from resispec.models.pack import NativeLinear, pack_linears
@@ -142,14 +142,38 @@ def test_other_layers_run_part_by_part(tiny: Any, family: str) -> None:
 
 def test_a_layer_that_differs_stays(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = native_model(tiny, "llama")
-    right = NativeLayer.run
+    right = NativeLayers.run
 
-    def wrong(self: NativeLayer, hidden: Tensor, rotation: tuple[Tensor, Tensor], step: StepContext) -> Any:
+    def wrong(self: NativeLayers, hidden: Tensor, rotation: tuple[Tensor, Tensor], step: StepContext) -> Any:
         out = right(self, hidden, rotation, step)
         return out if out is None else out + 1.0
 
-    monkeypatch.setattr(NativeLayer, "run", wrong)
+    monkeypatch.setattr(NativeLayers, "run", wrong)
     for layer in layers(model):
         layer.native = None
     assert go_native(model) == 0
     assert all(layer.native is None for layer in layers(model))
+
+
+def test_layers_together(tiny: Any) -> None:
+    """All in one call give the bits that they give one by one, a watched one among them, and prompts too."""
+    model = tiny.model(0, "llama", num_hidden_layers=5).bfloat16()
+    fitted = fit(model, 256, (ROWS,))
+    lay_out(model, "none")
+    memory = KVMemory(fitted.geometry, 96, CPU, attention=fitted.attention)
+    assert fitted.walk is not None
+    joined, single = CausalModel(model, memory, 256, walk=fitted.walk), CausalModel(model, memory, 256)
+    assert [type(part) for part in fitted.walk._runs.parts(lambda _: False)] == [NativeLayers]
+    expected = logits(single)
+    assert torch.equal(logits(joined), expected)
+    seen: list[Tensor] = []
+    handle = layers(model)[2].register_forward_pre_hook(
+        lambda _module, args: seen.append(args[0]), with_kwargs=False
+    )
+    parts = fitted.walk._runs.parts(lambda layer: bool(layer._forward_pre_hooks))
+    assert [type(part) for part in parts] == [NativeLayers, FusedLayer, NativeLayers]
+    assert torch.equal(logits(joined), expected)
+    assert len(seen) == len(steps())
+    handle.remove()
+    long = chunk_inputs([7 * i % 128 for i in range(50)], 0, CPU, 20)
+    assert torch.equal(joined.forward(long).logits, single.forward(long).logits)
