@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,8 +27,10 @@ def openmp_unbound() -> Iterator[None]:
 
 
 @contextmanager
-def openmp_for_engine() -> Iterator[None]:
+def openmp_for_engine() -> Iterator[bool]:
     """Within: variables that keep an engine's threads on their cores, while they have work. After: none.
+
+    As a context it says whether the threads are tied: not where the user has set a variable of OpenMP's.
 
     Steps beside a busy process stalled without them. OpenMP reads them when torch is imported, and then
     ties the importing thread to the first core. So a server starts its engine's process within and
@@ -38,9 +41,22 @@ def openmp_for_engine() -> Iterator[None]:
     one thread does alone between two forwards. Then the event loop and its clients find no core free, and
     take the one that the engine goes on with. A thread that sleeps after a short while leaves them its own.
     """
-    if not any(name.startswith("OMP_") for name in os.environ):
+    tied = not any(name.startswith("OMP_") for name in os.environ)
+    if tied:
         os.environ.update(OMP_PROC_BIND="true", OMP_PLACES="cores")
         os.environ.setdefault(_SPINS, _SHORT)
-    yield
+    yield tied
     for name in (*_BINDING, _SPINS):
         os.environ.pop(name, None)
+
+
+def leave_first_core() -> None:
+    """Keep the calling thread off the first core, to which an engine's own thread is tied. Linux only.
+
+    A step is sent from there, and whom it wakes the kernel likes to run where it was woken: then the engine
+    waits for the event loop, although another core has nothing to do between two forwards.
+    """
+    if sys.platform == "linux":
+        cores = os.sched_getaffinity(0)
+        if len(cores) > 1:
+            os.sched_setaffinity(0, cores - {min(cores)})

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import uvicorn
 
 from resispec.engine.config import DEFAULT, DEFAULT_NAME, ConfigError
-from resispec.engine.openmp import openmp_for_engine
+from resispec.engine.openmp import leave_first_core, openmp_for_engine
 from resispec.engine.outputs import EngineInfo
 from resispec.engine.process import EngineDied, EngineProcess
 
@@ -65,8 +65,10 @@ async def _serve(settings: ServerSettings, listener: socket.socket) -> ExitCode:
     assert task is not None
     # Until the server handles signals itself. SIGINT does the same without our help.
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    with openmp_for_engine():
+    with openmp_for_engine() as tied:
         client = await EngineProcess.start(settings.engine_config())
+    if tied:
+        leave_first_core()
     try:
         with without_torch():
             tokenizer = await asyncio.to_thread(

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from resispec.engine.config import ConfigError
-from resispec.engine.openmp import openmp_for_engine
+from resispec.engine.openmp import leave_first_core, openmp_for_engine
 from resispec.server.listen import AddressError, bind
 from resispec.server.loading import load_settings
 from resispec.server.serve import banner
@@ -158,10 +158,21 @@ def test_the_banner_has_all_a_person_needs(engine):
     assert "it'\"'\"'s" in text
 
 
+@pytest.mark.parametrize(("cores", "left"), [({2, 3, 5}, {3, 5}), ({4}, None)])
+def test_the_event_loop_leaves_the_engines_core_where_there_is_another(monkeypatch, cores, left):
+    tied = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, to: tied.append(to), raising=False)
+    leave_first_core()
+    assert tied == ([] if left is None else [left])
+
+
 def test_only_the_engine_is_bound_to_cores(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
         monkeypatch.delenv(name)
-    with openmp_for_engine():
+    with openmp_for_engine() as tied:
+        assert tied
         assert (os.environ["OMP_PROC_BIND"], os.environ["OMP_PLACES"]) == ("true", "cores")
         assert int(os.environ["GOMP_SPINCOUNT"]) < 10000
     assert "OMP_PROC_BIND" not in os.environ
@@ -170,7 +181,8 @@ def test_only_the_engine_is_bound_to_cores(monkeypatch):
     with openmp_for_engine():
         assert os.environ["GOMP_SPINCOUNT"] == "123"  # the user's choice
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with openmp_for_engine():
+    with openmp_for_engine() as tied:
+        assert not tied
         assert not {"OMP_PROC_BIND", "GOMP_SPINCOUNT"} & {*os.environ}
 
 
