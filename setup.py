@@ -36,7 +36,7 @@ def kernels() -> list[Extension]:
         Extension(
             f"resispec.{package}._{variant}",
             [source],
-            depends=sorted(map(str, Path("models/native").glob("*.h"))),
+            depends=sorted(str(path) for room in KERNELS for path in Path(*room.split(".")).glob("*.h")),
             language="c++",
             extra_compile_args=flags + own,
             optional=True,
@@ -53,7 +53,7 @@ setup(
     package_data={
         "": ["py.typed"],
         "resispec.models": ["assets/**"],
-        "resispec.engine.native": ["verify.cpp"],
+        "resispec.engine.native": ["*.cpp", "*.h"],
         "resispec.models.native": ["*.cpp", "*.h"],
         "resispec.server": ["page/**", "templates/**"],
     },

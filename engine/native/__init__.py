@@ -1,5 +1,6 @@
-"""Verification's kernels of our own for CPUs."""
+"""Verification's and the proposers' kernels of our own for CPUs."""
 
+from .grow import GrowKernel, LevelArguments, grow_kernel_for
 from .library import VerifyKernels, kernels_for
 
-__all__ = ["VerifyKernels", "kernels_for"]
+__all__ = ["GrowKernel", "LevelArguments", "VerifyKernels", "grow_kernel_for", "kernels_for"]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../../models/native/vectors.h"
+#include "grow.h"
 
 namespace {
 

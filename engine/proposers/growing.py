@@ -12,6 +12,7 @@ from torch import Tensor
 from resispec.models.device import put
 
 from ..grammar.base import PackedSet
+from ..native import grow_kernel_for
 from ..request import SamplingParams
 from ..sampling.masks import TokenMask, token_mask
 from ..tree import TreeShape
@@ -21,6 +22,7 @@ from .children import Ranked, Truncation, propose_ranked, rank
 from .head_policy import split_children
 from .known import KnownNodes, known_nodes, put_first, put_slots_first
 from .law import DraftLaw
+from .native_level import Frontier, Ranking, grow_level
 from .shared import first_equal, share_slots
 
 _LEAST = -1e300  # a score above that of what does not exist
@@ -79,6 +81,9 @@ class GrowingTrees:
         self.uniforms = put([item.uniforms for item in self.items], device, torch.float64)
         self.roots = put([item.root for item in self.items], device)
         self.kv_starts = put([item.kv_start for item in self.items], device)
+        self.sampling = [item.sampling for item in self.items]
+        self._kernel = grow_kernel_for(device)
+        self._next: Frontier | None = None  # of the kernel
         self.levels: list[GrownLevel] = []
         self.logits: Tensor | None = None  # [G * w, Vd] of the frontier
         self.states: Tensor | None = None  # [G, S, H] of a head, where it has run
@@ -94,19 +99,44 @@ class GrowingTrees:
 
     def add_level(self, depth: int, num_ids: int, vocab_ids: Tensor | None) -> None:
         """Draw the children of the frontier and choose the next frontier among them."""
+        level = self.shape.levels[depth]
+        logits = self._restricted(num_ids, vocab_ids)
+        law = None
+        if any(item.traced for item in self.items):
+            law = DraftLaw(logits, self.temperature.repeat_interleave(level.expand), vocab_ids)
+        ranking = Ranking(
+            num_law=TAIL_TOKENS if level.num_tail else 0,
+            num_ranked=level.num_children + (TAIL_TOKENS if level.num_tail else _SCORED_TOKENS),
+            num_spare=_SPARE_TOKENS
+            if self.known is None
+            else max(_SPARE_TOKENS, self.known.children.shape[2]),
+        )
+        if self._kernel is not None and logits.dtype == torch.float32:
+            truncation = _truncation(self.sampling, 1, self.tokens.device)
+            grown = grow_level(self._kernel, self, depth, logits, vocab_ids, truncation, ranking)
+            children = grown.children.view(self.size, level.expand, -1)
+            self.levels.append(GrownLevel(self.frontier, children, grown.proposal, law))
+            self._next = grown.frontier
+            if grown.frontier is not None:
+                self.frontier = grown.frontier.slots
+            return
+        self._add_level(depth, logits, vocab_ids, ranking, law)
+
+    def _add_level(
+        self, depth: int, logits: Tensor, vocab_ids: Tensor | None, ranking: Ranking, law: DraftLaw | None
+    ) -> None:
+        """`add_level` by torch's operations."""
         level, first = self.shape.levels[depth], self.shape.first_slots[depth]
-        assert self.logits is not None
         repeated = self.temperature.repeat_interleave(level.expand)
         known = self._known_children()
-        logits = self._restricted(num_ids, vocab_ids)
         most = level.num_children
         ranked = rank(
             logits,
             repeated,
-            most + (TAIL_TOKENS if level.num_tail else _SCORED_TOKENS),
+            ranking.num_ranked,
             vocab_ids,
-            _truncation([item.sampling for item in self.items], level.expand, self.tokens.device),
-            num_spare=_SPARE_TOKENS if known is None else max(_SPARE_TOKENS, known.tokens.shape[1]),
+            _truncation(self.sampling, level.expand, self.tokens.device),
+            num_spare=ranking.num_spare,
         )
         new = ranked if known is None else ranked.without(known.tokens)
         proposal, log_probs = self._propose(depth, new, repeated)
@@ -140,8 +170,6 @@ class GrowingTrees:
             proposal = put_first(known.tokens, proposal)
             children = put_slots_first(known.slots, children)
             candidates, scores = self._join(known, ranked.log_probs(known.tokens), candidates, scores)
-        traced = any(item.traced for item in self.items)
-        law = DraftLaw(logits, repeated, vocab_ids) if traced else None
         self.levels.append(GrownLevel(self.frontier, children, proposal, law))
         if depth + 1 < self.shape.depth:
             # Of equal ones the first: which `topk` takes depends on how many there are, company's included.
@@ -243,15 +271,17 @@ class GrowingTrees:
         depth = len(self.levels)
         width = self.frontier.shape[1]
         slots = self.tokens.shape[1] if self.known is not None else self.shape.first_slots[depth]
-        visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))
+        if self._next is not None:
+            visible = self._next.visible
+            token_ids, positions, rows = self._next.inputs.unbind(0)
+        else:
+            visible = self.visible.gather(1, self.frontier[..., None].expand(-1, -1, self.visible.shape[-1]))
+            token_ids = self.tokens.gather(1, self.frontier).flatten()
+            positions = (self.roots + depth).repeat_interleave(width)
+            rows = (self.kv_starts[:, None] + self.roots[:, None] + self.frontier).flatten()
         # A request has rows for its own slots only, which may be fewer than the group's.
         masks = [visible[i, :, : min(slots, own)] for i, own in enumerate(self.num_slots)]
-        return FrontierInputs(
-            token_ids=self.tokens.gather(1, self.frontier).flatten(),
-            positions=(self.roots + depth).repeat_interleave(width),
-            rows=(self.kv_starts[:, None] + self.roots[:, None] + self.frontier).flatten(),
-            masks=masks,
-        )
+        return FrontierInputs(token_ids, positions, rows, masks)
 
     def parent_hidden(self) -> Tensor:
         """A head's own states of the frontier's parents: [G * w, H]."""
