@@ -17,7 +17,7 @@
 
 namespace grow {
 
-constexpr int64_t kWorthThreads = 1 << 18;  // numbers: fewer are done sooner than a second thread may wake
+constexpr int64_t kWorthThreads = 1 << 16;  // numbers: fewer are done sooner than a second thread may wake
 constexpr double kLeast = -1e300;           // a score above that of what does not exist
 
 struct Level {
@@ -72,8 +72,10 @@ struct Level {
 struct Ranked {
   std::vector<uint64_t> keys;
   std::vector<int64_t> ids;               // the target's
-  std::vector<double> weights, law, log_law;  // the draft's law times a factor, before and after truncation
+  std::vector<double> weights, law;  // the draft's law times a factor, before and after truncation
   std::vector<uint8_t> usable;
+  double total;  // of the weights that shares are of
+  double log_law(int64_t i) const { return std::log(weights[i] / total); }
   int64_t count() const { return ids.size(); }
 };
 
@@ -160,7 +162,7 @@ inline void rank(const Level& of, int64_t row, Ranked& best) {
   const double top = logits[best.keys[0] & 0xffffffffu];
   is_law = is_law && std::isfinite(top);
   const double temperature = of.temperature[tree] <= 0 ? 1.0 : of.temperature[tree];
-  best.ids.resize(count), best.weights.resize(count), best.usable.resize(count), best.log_law.resize(count);
+  best.ids.resize(count), best.weights.resize(count), best.usable.resize(count);
   double total = 0;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t place = best.keys[i] & 0xffffffffu;
@@ -170,8 +172,7 @@ inline void rank(const Level& of, int64_t row, Ranked& best) {
     best.weights[i] = best.usable[i] ? std::exp((logit - top) / temperature) : 0;
     if (i < of.ranked) total += best.weights[i];
   }
-  total = std::max(total, std::numeric_limits<double>::min());
-  for (int64_t i = 0; i < count; ++i) best.log_law[i] = std::log(best.weights[i] / total);
+  best.total = std::max(total, std::numeric_limits<double>::min());  // 0 where nothing is usable
   if (of.top_k) truncate(of, tree, of.ranked, best.weights, best.law);
   else best.law = best.weights;
 }
@@ -191,7 +192,6 @@ inline void put_last(const int64_t* known, int64_t count, Ranked& best) {
     best.weights[i] = is_kept ? old.weights[order[i]] : 0;
     best.law[i] = is_kept ? old.law[order[i]] : 0;
     best.usable[i] = is_kept && old.usable[order[i]];
-    best.log_law[i] = old.log_law[order[i]];
   }
 }
 
@@ -234,7 +234,7 @@ inline void propose(const Level& of, int64_t row, Ranked& best, double* log_prob
     if (slot < 0) continue;
     known.push_back(of.tokens[tree * of.slots + slot]);
     const auto found = std::find(best.ids.begin(), best.ids.end(), known.back());
-    if (found != best.ids.end()) known_log_probs[c] = best.log_law[found - best.ids.begin()];
+    if (found != best.ids.end()) known_log_probs[c] = best.log_law(found - best.ids.begin());
   }
   if (!known.empty()) put_last(known.data(), known.size(), best);
   const int64_t count = best.count(), shift = known.size();
@@ -280,7 +280,7 @@ inline void propose(const Level& of, int64_t row, Ranked& best, double* log_prob
       place = head + m;
     }
     tokens[shift + k] = best.ids[place];
-    log_probs[k] = best.log_law[place];
+    log_probs[k] = best.log_law(place);
   }
   of.num_head[row] = shift + head;
   of.num_tail[row] = tail;
