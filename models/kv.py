@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .device import device_for
+from .native import native_kernels
 from .runs import Run
 from .states import RowStates
 
@@ -64,6 +66,7 @@ class KVMemory:
             RowStates(num_rows, geometry.hidden_size, geometry.dtype, device) if keep_hidden else None
         )
 
+        self._kernels = native_kernels() if device_for(device).runs_native else None
         # Views, made once: indexing costs as much as a small kernel.
         self._layers = tuple(zip(self.keys, self.values, strict=True))
         self._flat = tuple((keys.flatten(1), values.flatten(1)) for keys, values in self._layers)
@@ -104,7 +107,10 @@ class KVMemory:
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         """Copy rows [n] int64 to rows [n] int64; every source is read before a destination is written."""
         for pool in (self.keys, self.values):
-            pool.index_copy_(1, destination, pool.index_select(1, source))
+            if self._kernels is not None:
+                self._kernels.move_rows(pool, source, destination)
+            else:
+                pool.index_copy_(1, destination, pool.index_select(1, source))
         if self.states is not None:
             self.states.move(source, destination)
 

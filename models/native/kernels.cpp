@@ -52,6 +52,13 @@ int resispec_attend(void* out, const void* query, const void* keys, const void* 
               : attend<float>(all_segments, count, shape, query, keys, values, out, threads);
 }
 
+// Copies rows `source` [count] of each of `layers` pools, `pool_stride` bytes apart, to rows `destination` [count];
+// every source is read before a destination is written. A row has `row_size` bytes.
+void resispec_move_rows(void* pools, int64_t layers, int64_t pool_stride, int64_t row_size, const int64_t* source,
+                        const int64_t* destination, int64_t count, int threads) {
+  move_rows((char*)pools, layers, pool_stride, row_size, source, destination, count, threads);
+}
+
 // Whether this processor has what the following take.
 int resispec_has_products() { return has_products(); }
 

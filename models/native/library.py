@@ -37,6 +37,10 @@ class NativeKernels:
             library.resispec_attend, [_POINTER] * 5 + [_SIZE, _POINTER] + [_SIZE] * 5 + [_REAL]
         )
 
+        self._move_rows = library.resispec_move_rows
+        self._move_rows.argtypes = [_POINTER] + [_SIZE] * 3 + [_POINTER] * 2 + [_SIZE, _FLAG]
+        self._move_rows.restype = None
+
     def attends(self, dtype: torch.dtype, dim: int) -> bool:
         """Whether `attend` is built for heads of ``dim`` numbers."""
         return dtype in KINDS and -(-dim // 16) in _HEADS
@@ -128,6 +132,22 @@ class NativeKernels:
             window or 0,
             scaling,
             KINDS[query.dtype],
+            torch.get_num_threads(),
+        )
+
+    def move_rows(self, pools: Tensor, source: Tensor, destination: Tensor) -> None:
+        """Copy rows of every layer's pool; every source is read before a destination is written.
+
+        pools: [layers, rows, ..] of any dtype; source, destination: [n] int64.
+        """
+        self._move_rows(
+            pools.data_ptr(),
+            len(pools),
+            pools.stride(0) * pools.element_size(),
+            pools.stride(1) * pools.element_size(),
+            source.data_ptr(),
+            destination.data_ptr(),
+            len(source),
             torch.get_num_threads(),
         )
 

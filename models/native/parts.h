@@ -2,9 +2,13 @@
 
 #pragma once
 
+#include <vector>
+
 #include "vectors.h"
 
 namespace {
+
+constexpr int64_t kWorthBytes = 1 << 20;  // fewer are moved sooner than a second thread may wake
 
 template <typename T>
 inline void norm_row(T* out, const T* in, const float* weight, int64_t size, float eps) {
@@ -98,6 +102,17 @@ void rotate(T* qkv, const T* cos, const T* sin, const int64_t* rows, T* keys, T*
 #pragma omp parallel for num_threads(threads) if (tokens > 1 && tokens * width > kWorth)
   for (int64_t token = 0; token < tokens; ++token)
     rotate_token(qkv + token * width, cos + token * dim, sin + token * dim, rows[token], keys, values, heads);
+}
+
+inline void move_rows(char* pools, int64_t layers, int64_t pool_stride, int64_t row_size, const int64_t* source,
+                      const int64_t* destination, int64_t count, int threads) {
+#pragma omp parallel for num_threads(threads) if (layers > 1 && layers * count * row_size > kWorthBytes)
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    char* pool = pools + layer * pool_stride;
+    std::vector<char> held(count * row_size);
+    for (int64_t i = 0; i < count; ++i) std::memcpy(&held[i * row_size], pool + source[i] * row_size, row_size);
+    for (int64_t i = 0; i < count; ++i) std::memcpy(pool + destination[i] * row_size, &held[i * row_size], row_size);
+  }
 }
 
 }  // namespace
