@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from resispec.models.device import device_for
 from resispec.models.native import best_built
+
+from .rows import TreeRows
 
 _KINDS = {torch.float32: 0, torch.float64: 1}  # of weights
 _POINTER, _SIZE, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
@@ -33,6 +36,11 @@ class VerifyKernels:
         )
         self._decide = _bind(
             library.resispec_decide, [_POINTER] * 3 + [_SIZE] * 2 + [_POINTER] * 7 + [_SIZE] * 3 + [_FLAG]
+        )
+
+        self._walk = _bind(
+            library.resispec_walk,
+            [_POINTER] * 2 + [_SIZE] * 3 + [_POINTER] * 3 + [_SIZE] * 2 + [_POINTER, _SIZE, _POINTER],
         )
 
     def laws(self, logits: Tensor, nodes: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,6 +166,58 @@ class VerifyKernels:
             torch.get_num_threads(),
         )
         return child, threshold
+
+    def walk(
+        self,
+        logits: Tensor,
+        roots: Tensor,
+        temperature: Tensor,
+        last: Tensor,
+        rows: Sequence[TreeRows],
+        uniforms: Tensor,
+        depth: int,
+    ) -> Tensor:
+        """Walks from R roots as `ResiSpecVerifier` decides, down to the last token, by softmax laws.
+
+        logits: [N, V] float32, of all nodes; roots: [R] int64; temperature: [R] float32, 0: greedy, whose
+        walks keep a child that holds the only token; last: [R] float64, the uniform of the last token; rows:
+        where two hold one node the later counts; uniforms: [U] float64, of all rows; depth: D, of the trees.
+
+        Returns [R, 4 + 3 D] int64: how many nodes were kept; the last token; whether it is the law's since
+        what was left of it summed to 0; whether some law was none, and the rest means nothing. Then the kept
+        nodes, counted from the root, their tokens and which children they are, -1 behind them.
+        """
+        logits = _rows(logits.float())
+        out = roots.new_empty(len(roots), 4 + 3 * depth)
+        held: list[Tensor] = []  # until the call is over
+        fields: list[int] = []
+        for some in rows:
+            tensors = [tensor.contiguous() for tensor in some.tensors()]
+            held += tensors
+            fields += some.children.shape
+            fields += (
+                some.proposal.tail_ids.shape[1],
+                some.firsts.data_ptr() if some.firsts is not None else 0,
+            )
+            fields += [tensor.data_ptr() for tensor in tensors]
+        blocks = torch.tensor(fields, dtype=torch.long)
+        self._walk(
+            out.data_ptr(),
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            logits.shape[0],
+            roots.data_ptr(),
+            temperature.data_ptr(),
+            last.data_ptr(),
+            len(roots),
+            depth,
+            blocks.data_ptr(),
+            len(rows),
+            uniforms.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return out
 
 
 def _bind(function: Any, arguments: list[Any]) -> Any:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "../../models/native/vectors.h"
@@ -360,6 +361,119 @@ void draw_all(const T* weights, int64_t stride, int64_t rows, int64_t size, cons
   }
 }
 
+// The expanded nodes of trees of one shape in one level, or any others. Every field takes 8 bytes: library.py fills
+// them in. A tree's nodes are numbered from its base, where its root is.
+struct Rows {
+  int64_t trees, expand, slots, width;
+  const int64_t* firsts;              // [trees, expand]: where a row's uniforms begin; null: all are greedy
+  const int64_t* bases;               // [trees]
+  const int64_t *parents, *children;  // [trees, expand], [trees, expand, slots]: nodes; -1: no child
+  const int64_t *tokens, *num_head, *num_tail, *tail_ids, *tail_index;
+  const double* tail_probs;
+};
+
+// Where a node's children are; none: it is a leaf.
+struct Place {
+  const Rows* rows = nullptr;
+  int64_t row = 0;
+
+  int64_t slots() const { return rows ? rows->slots : 0; }
+
+  int64_t token(int64_t slot) const { return rows->tokens[row * rows->slots + slot]; }
+
+  int64_t child(int64_t slot) const {
+    const int64_t below = rows->children[row * rows->slots + slot];
+    return below < 0 ? -1 : rows->bases[row / rows->expand] + below;
+  }
+};
+
+struct Logits {
+  const float* rows;
+  int64_t stride, size;
+
+  const float* of(int64_t node) const { return rows + node * stride; }
+};
+
+// A walk in the making: what `resispec_walk` writes of it.
+struct Path {
+  int64_t *head, *slots, *tokens, *children;  // head: how many were kept, the last token, underflow, bad
+  int64_t root, length;
+
+  Path(int64_t* out, int64_t root, int64_t depth)
+      : head(out), slots(out + 4), tokens(out + 4 + depth), children(out + 4 + 2 * depth), root(root), length(0) {
+    std::fill(out, out + 4, 0);
+    std::fill(slots, slots + 3 * depth, -1);
+  }
+
+  void keep(int64_t node, int64_t token, int64_t child) {
+    slots[length] = node - root, tokens[length] = token, children[length] = child;
+    head[0] = ++length;
+  }
+
+  void end(int64_t token, bool underflow) { head[1] = token, head[2] = underflow; }
+
+  void fail() { head[3] = 1; }
+};
+
+// Where all of the law is on one token: down to the node where no child holds it.
+void walk_greedily(const std::vector<Place>& places, const Logits& logits, int64_t depth, Path& path) {
+  for (int64_t node = path.root;;) {
+    const float* row = logits.of(node);
+    const Largest top = largest_of(row, logits.size);
+    if (!top.are_numbers || !std::isfinite(top.value)) return path.fail();
+    const int64_t token = first_with(row, logits.size, top.value);
+    const Place place = path.length < depth ? places[node] : Place();
+    int64_t slot = 0;
+    while (slot < place.slots() && place.token(slot) != token) ++slot;
+    if (slot == place.slots()) return path.end(token, false);
+    node = place.child(slot);
+    path.keep(node, token, slot);
+  }
+}
+
+// The last token, where no child is kept: from the law without what the children have been given of it.
+void draw_last(const float* law, int64_t size, const Place& place, double threshold, double uniform, Path& path) {
+  bool empty = false;
+  if (place.rows) {
+    const Rows& rows = *place.rows;
+    Capped<float> left(law, size);
+    const double scale = threshold * left.total();
+    for (int64_t k = 0; k < rows.num_head[place.row]; ++k) left.cap(place.token(k), 0);
+    for (int64_t m = place.row * rows.width; m < (place.row + 1) * rows.width; ++m)
+      if (rows.tail_probs[m] > 0 && left.holds(rows.tail_ids[m]))
+        left.cap(rows.tail_ids[m], std::max(law[rows.tail_ids[m]] - rows.tail_probs[m] * scale, 0.0));
+    left.ready();
+    const int64_t token = left.draw(uniform, &empty);
+    if (!empty) return path.end(token, false);
+  }
+  bool nothing = false;
+  const int64_t token = Capped<float>(law, size).draw(uniform, &nothing);
+  path.end(token, empty || nothing);
+}
+
+void walk_randomly(const std::vector<Place>& places, const Logits& logits, float temperature, int64_t depth,
+                   const double* uniforms, double last, Path& path) {
+  const std::unique_ptr<float[]> law(new float[logits.size]);
+  for (int64_t node = path.root;;) {
+    if (!make_law(logits.of(node), logits.size, temperature, law.get())) return path.fail();
+    const Place place = path.length < depth ? places[node] : Place();
+    int64_t slot = -1;
+    double threshold = 0;
+    if (place.rows) {
+      const Rows& rows = *place.rows;
+      const int64_t row = place.row, slots = rows.slots, width = rows.width;
+      const Children of{rows.tokens + row * slots,    rows.num_head + row,          rows.num_tail + row,
+                        rows.tail_ids + row * width,  rows.tail_index + row * slots, rows.tail_probs + row * width,
+                        uniforms + rows.firsts[row], slots,                         width,
+                        slots};
+      decide_node(law.get(), logits.size, of, 0, &slot, &threshold);
+    }
+    if (slot < 0) return draw_last(law.get(), logits.size, place, threshold, last, path);
+    node = place.child(slot);
+    path.keep(node, place.token(slot), slot);
+  }
+}
+
 }  // namespace
 
 // `kind` is 0 for float32 and 1 for float64; rows lie `stride` numbers apart.
@@ -410,4 +524,23 @@ void resispec_decide(int64_t* child, double* threshold, const void* weights, int
   if (kind) decide_all((const double*)weights, size, of, rows, child, threshold, threads);
   else decide_all((const float*)weights, size, of, rows, child, threshold, threads);
 }
+
+// out: [requests, 4 + 3 * depth], a `Path` each; logits: rows of `size`, one of each of `nodes`; roots, temperature,
+// last: [requests]; blocks: [count], of which a later one counts where two hold a node; uniforms: of the rows.
+void resispec_walk(int64_t* out, const float* logits, int64_t stride, int64_t size, int64_t nodes,
+                   const int64_t* roots, const float* temperature, const double* last, int64_t requests,
+                   int64_t depth, const void* blocks, int64_t count, const double* uniforms, int threads) {
+  std::vector<Place> places(nodes);
+  for (const Rows *rows = (const Rows*)blocks, *end = rows + count; rows < end; ++rows)
+    for (int64_t row = 0; row < rows->trees * rows->expand; ++row)
+      places[rows->bases[row / rows->expand] + rows->parents[row]] = {rows, row};
+  const Logits all{logits, stride, size};
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (requests > 1 && requests * size > kWorthThreads)
+  for (int64_t i = 0; i < requests; ++i) {
+    Path path(out + i * (4 + 3 * depth), roots[i], depth);
+    if (temperature[i] == 0) walk_greedily(places, all, depth, path);
+    else walk_randomly(places, all, temperature[i], depth, uniforms, last[i], path);
+  }
+}
+
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from ..scheduler import PlannedSequence
 _SHORT = 8  # tokens of a chunk that is better attended together with others
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TargetBatch:
     """The target's inputs, and which request each node belongs to."""
 
@@ -34,7 +35,16 @@ class TargetBatch:
     roots: tuple[int, ...]  # [R] node of each one's root
     node_owner: tuple[int, ...]  # [nodes] index into `owners`
     group_owners: tuple[int, ...]  # index into `owners` of each group's first tree
-    path: Tensor  # [nodes, D] int64: draft tokens on the way to a node, itself included; -1: none
+    groups: tuple[GrownGroup, ...]
+
+    @cached_property
+    def path(self) -> Tensor:
+        """Draft tokens on the way to each node, itself included: [nodes, D] int64; -1: none.
+
+        Made when first asked for: few laws look at it.
+        """
+        num_plain = len(self.owners) - sum(len(group.members) for group in self.groups)
+        return _paths(num_plain, self.groups, self.inputs.token_ids.device)
 
 
 def build_target_batch(
@@ -104,7 +114,7 @@ def build_target_batch(
         tuple(roots),
         tuple(node_owner),
         tuple(group_owners),
-        _paths(num_plain, groups, device),
+        tuple(groups),
     )
 
 

@@ -18,6 +18,8 @@ from ..verifiers.base import Links, Proposal
 from ..verifiers.walk import Topology
 from .batch import TargetBatch
 
+Test = tuple[int, int, int]  # of one row: its owner, the first of the owner's uniforms, how many
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -37,7 +39,7 @@ class Candidates:
     topology: Topology
     nodes: Tensor  # [E] int64: the node each row belongs to
     owners: tuple[int, ...]  # [E] index into the batch's owners
-    test_slots: tuple[tuple[int, int, int], ...]  # [E] (owner, first uniform, how many) of each row
+    test_slots: tuple[Test, ...]  # [E]
     places: tuple[Place, ...]  # [E]
     levels: tuple[GrownLevel, ...] = ()  # that the draft has grown; the first rows are theirs, in order
 
@@ -72,18 +74,17 @@ class _Rows:
     nodes: list[Tensor] = field(default_factory=list)
     children: list[Tensor] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
-    tests: list[tuple[int, int, int]] = field(default_factory=list)
+    tests: list[Test] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
 
 
-def gather_candidates(
-    batch: TargetBatch, groups: SequenceOf[GrownGroup], device: torch.device
-) -> Candidates | None:
+def gather_candidates(batch: TargetBatch, device: torch.device) -> Candidates | None:
     """None when no request has a tree.
 
     A known node that the draft expands as well has two rows. The one with the draft's children counts;
     nothing leads to the other, which has none.
     """
+    groups = batch.groups
     if not groups:
         return None
     rows = _Rows()
@@ -91,7 +92,7 @@ def gather_candidates(
         _add_drafted(rows, group, batch.roots, first_owner)
     num_drafted = len(rows.owners)
     for group, first_owner in zip(groups, batch.group_owners, strict=True):
-        _add_known(rows, group, batch.roots, first_owner)
+        _add_known(rows, known_rows(group, batch.roots, first_owner), device)
     num_slots = max(proposal.tokens.shape[1] for proposal in rows.proposals)
     num_law = max(proposal.tail_ids.shape[1] for proposal in rows.proposals)
     proposal = _concatenate([_widen(part, num_slots, num_law) for part in rows.proposals])
@@ -126,32 +127,69 @@ def _add_drafted(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_o
     """The nodes that the draft has expanded, level by level, request by request."""
     size = len(group.members)
     base = put(roots[first_owner : first_owner + size], group.tokens.device)
+    tests = drafted_tests(group, first_owner)
     distinct = {id(known): group.candidates(tree) for tree, known in enumerate(group.known)}
-    firsts = [0] * size
     for depth, (level, grown) in enumerate(zip(group.shape.levels, group.levels, strict=True)):
         rows.proposals.append(grown.proposal)
         rows.nodes.append((base[:, None] + grown.parents).flatten())
         child = torch.where(grown.children < 0, -1, base[:, None, None] + grown.children)
         rows.children.append(child.flatten(0, 1))
         (beside_known,) = grown.proposal.drawings
-        facts: dict[int, tuple[int, Place]] = {}
+        places: dict[int, Place] = {}
         for key, candidates in distinct.items():
             drawing = beside_known if candidates.known.num_nodes else group.shape.drawing
-            place = Place(candidates, depth, drawing, candidates.is_even(depth))
-            facts[key] = candidates.row_size(depth), place
+            places[key] = Place(candidates, depth, drawing, candidates.is_even(depth))
+        rows.tests += tests[depth]
         for tree, known in enumerate(group.known):
-            owner, (count, place) = first_owner + tree, facts[id(known)]
-            rows.owners += [owner] * level.expand
-            rows.tests += [(owner, firsts[tree] + node * count, count) for node in range(level.expand)]
-            rows.places += [place] * level.expand
+            rows.owners += [first_owner + tree] * level.expand
+            rows.places += [places[id(known)]] * level.expand
+
+
+def drafted_tests(group: GrownGroup, first_owner: int) -> list[list[Test]]:
+    """Of every level's expanded nodes, request by request."""
+    trees = [group.candidates(tree) for tree in range(len(group.members))]
+    firsts = [0] * len(trees)
+    levels: list[list[Test]] = []
+    for depth, level in enumerate(group.shape.levels):
+        tests: list[Test] = []
+        for tree, candidates in enumerate(trees):
+            count = candidates.row_size(depth)
+            tests += [
+                (first_owner + tree, firsts[tree] + node * count, count) for node in range(level.expand)
+            ]
             firsts[tree] += level.expand * count
+        levels.append(tests)
+    return levels
 
 
-def _add_known(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> None:
-    """The known nodes with known children."""
-    nodes: list[int] = []
-    tokens: list[list[int]] = []
-    children: list[list[int]] = []
+@dataclass(slots=True)
+class KnownRows:
+    """The known nodes of a group with known children, ``C`` at the most, which -1 fills up."""
+
+    nodes: list[int] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)  # C each
+    children: list[list[int]] = field(default_factory=list)  # C each: nodes
+    tests: list[Test] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+
+    def proposal(self, device: torch.device) -> Proposal:
+        tokens = put(self.tokens, device)
+        count = (tokens >= 0).sum(dim=1)
+        return Proposal(
+            tokens,
+            num_head=count,
+            num_tail=torch.zeros_like(count),
+            tail_ids=count.new_zeros(len(tokens), 0),
+            tail_probs=torch.zeros(len(tokens), 0, dtype=torch.float64, device=device),
+            tail_index=torch.zeros_like(tokens),
+            max_tail=0,
+            drawings=frozenset({Drawing.HEAD}),
+        )
+
+
+def known_rows(group: GrownGroup, roots: SequenceOf[int], first_owner: int) -> KnownRows:
+    """roots: of all owners."""
+    rows = KnownRows()
     width = max(tree.max_children for tree in group.known)
     for index, known in enumerate(group.known):
         owner = first_owner + index
@@ -161,32 +199,24 @@ def _add_known(rows: _Rows, group: GrownGroup, roots: SequenceOf[int], first_own
         for node in known.inner:
             below = known.children[node]
             empty = [-1] * (width - len(below))
-            nodes.append(roots[owner] if node == 0 else offset + node)
-            tokens.append([known.tokens[child - 1] for child in below] + empty)
-            children.append([offset + child for child in below] + empty)
-            rows.owners.append(owner)
+            rows.nodes.append(roots[owner] if node == 0 else offset + node)
+            rows.tokens.append([known.tokens[child - 1] for child in below] + empty)
+            rows.children.append([offset + child for child in below] + empty)
             rows.tests.append((owner, first, len(below)))
             rows.places.append(Place(candidates, known.depths[node], Drawing.HEAD, True))
             first += len(below)
-    if not nodes:
+    return rows
+
+
+def _add_known(rows: _Rows, known: KnownRows, device: torch.device) -> None:
+    if not known.nodes:
         return
-    device = group.tokens.device
-    children_tensor = put(children, device)
-    count = (children_tensor >= 0).sum(dim=1)
-    rows.nodes.append(put(nodes, device))
-    rows.children.append(children_tensor)
-    rows.proposals.append(
-        Proposal(
-            put(tokens, device),
-            num_head=count,
-            num_tail=torch.zeros_like(count),
-            tail_ids=count.new_zeros(len(nodes), 0),
-            tail_probs=torch.zeros(len(nodes), 0, dtype=torch.float64, device=device),
-            tail_index=torch.zeros_like(children_tensor),
-            max_tail=0,
-            drawings=frozenset({Drawing.HEAD}),
-        )
-    )
+    rows.owners += [owner for owner, _, _ in known.tests]
+    rows.tests += known.tests
+    rows.places += known.places
+    rows.nodes.append(put(known.nodes, device))
+    rows.children.append(put(known.children, device))
+    rows.proposals.append(known.proposal(device))
 
 
 def _widen(proposal: Proposal, num_slots: int, num_law: int) -> Proposal:

@@ -28,7 +28,6 @@ from ..scheduler import PlannedSequence
 from ..sequence import Sequence
 from .ahead import Lookahead
 from .batch import build_target_batch
-from .candidates import gather_candidates
 from .logprobs import prompt_logprobs
 from .verify import Outcome, Owner, Verification
 
@@ -124,12 +123,11 @@ class Runner:
         clock.mark()
         outcomes: list[Outcome | None] = [None] * len(items)
         if batch.owners:
-            candidates = gather_candidates(batch, groups, self._device)
             owners = self._owners([items[index] for index in batch.owners])
             depth = max((item.tree.depth for item in items if item.tree is not None), default=0)
             verification = Verification(owners, self._num_ids, self._eos, self._device)
             ahead = Lookahead(self._medusa, outputs.hidden) if self._medusa is not None else None
-            verified = verification.run(logits, batch, candidates, depth, ahead)
+            verified = verification.run(logits, batch, depth, ahead)
             for index, outcome in zip(batch.owners, verified, strict=True):
                 outcomes[index] = outcome
         scored = prompt_logprobs(logits[:, : self._num_ids], items, len(batch.node_owner))

@@ -6,6 +6,7 @@ Everything runs on the device for all requests together; one tensor is read back
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,13 +19,14 @@ from torch import Tensor
 from resispec.models.device import put
 
 from ..grammar.base import Constraint
+from ..native import kernels_for
 from ..outputs import TokenLogprobs
 from ..request import SamplingParams
 from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import Draw, Residual, draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
-from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
+from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law, temperatures
 from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import TreeVerifier
@@ -32,11 +34,12 @@ from ..verifiers.table import VERIFIERS
 from ..verifiers.walk import Walk, ended, walk
 from .ahead import Lookahead, unpack_ahead
 from .batch import TargetBatch
-from .candidates import Candidates
+from .candidates import Candidates, gather_candidates
 from .decisions import Decisions
 from .greedy import Followed, follow
 from .logprobs import measure_walks, unpack_walk
 from .masks import NodeMasks, node_masks
+from .native_walk import can_walk, walk_all
 from .tops import measure_tops, unpack_tops
 from .trace import Ends, Trees, trace_request
 
@@ -75,6 +78,18 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     ahead: tuple[tuple[int, ...], ...] = ()  # what heads say of the places behind `tokens`, likewise
 
 
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """On R requests. What a trace shows beside it, where it was made: laws and residual of the ends."""
+
+    end: Walk
+    last: Draw
+    bad: Tensor  # [R] bool: a law on the way means nothing
+    laws: NodeLaws | None = None
+    residual: Residual | None = None
+    trees: Trees | None = None
+
+
 class Verification:
     """The laws and draws of one step."""
 
@@ -90,51 +105,23 @@ class Verification:
         self,
         logits: Tensor,
         batch: TargetBatch,
-        candidates: Candidates | None,
         max_depth: int,
         ahead: Lookahead | None = None,
     ) -> list[Outcome]:
         """logits: [nodes, V] float32. Reads the result back to the host."""
         logits = logits[:, : self._num_ids]  # padded rows have no token
+        walked = self._walk(logits, batch, max_depth)
+        if walked is not None and self._wants_tokens_only():
+            return [_outcome(row, max_depth) for row in walked.tolist()]
         roots = put(batch.roots, self._device)
         traced = any(owner.traced for owner in self._owners)
-        trees = None
-        laws: NodeLaws | None = None
-        residual: Residual | None = None
-        constraints = [owner.constraint for owner in self._owners]
-        masks = node_masks(batch, constraints, self._num_ids, self._device)
-        if candidates is None:
-            sampling, context = self._parameters(roots, range(len(self._owners)), batch.path, masks)
-            if sampling.all_greedy and not traced:  # nothing is left to draw
-                tokens, bad = greedy_tokens(logits[: len(roots)], sampling, context)
-                last = Draw(tokens, torch.zeros_like(bad))
-            else:
-                laws = target_law(logits, sampling, context, roots)
-                residual, bad = Residual.of(laws.law.weights), laws.bad
-                last = self._draw(residual, laws)
-            if not traced and self._wants_tokens_only():
-                return _single_tokens(last, bad)
-            end = ended((), (), roots, 0)
-        elif not traced and self._leaves_no_choice():
-            followed = self._follow(logits, batch, candidates, max_depth, masks)
-            end, bad = followed.end, followed.bad
-            last = Draw(followed.tokens, torch.zeros_like(bad))
+        if walked is not None:
+            verdict = _unpacked(walked, roots, max_depth)
         else:
-            uniforms = self._test_uniforms(candidates)
-            decisions = Decisions(
-                [owner.verifier for owner in self._owners],
-                candidates,
-                uniforms,
-                lambda nodes, owners: self._laws(logits, nodes, owners, batch.path, masks),
-            )
-            decided = decisions.make(self._num_ids, max_depth, show_all=traced)
-            if decided.law is not None:
-                trees = Trees(candidates, decided.law, uniforms, decided.decision)
-            end = walk(candidates.topology, decided.decision, max_depth)
-            laws = self._laws(logits, end.final, range(len(self._owners)), batch.path, masks)
-            residual = decisions.residual(laws.law, decided.decision, end)
-            bad = laws.bad | decisions.bad_walks(decided.bad, end)
-            last = self._draw(residual, laws)
+            verdict = self._judge(logits, batch, roots, max_depth, traced=traced)
+        end, last, bad = verdict.end, verdict.last, verdict.bad
+        if not traced and not batch.groups and self._wants_tokens_only():
+            return _single_tokens(last, bad)
         columns = [end.num_kept, last.tokens, last.empty.long(), bad.long()]
         result, kept = torch.stack(columns, dim=1), end.path
         if end.path.shape[1]:
@@ -159,9 +146,65 @@ class Verification:
             ]
         for owner, heads in zip(looking, said_rows, strict=True):
             outcomes[owner] = msgspec.structs.replace(outcomes[owner], ahead=unpack_ahead(heads))
-        if traced and laws is not None and residual is not None:
-            return self._trace(outcomes, trees, Ends(batch.roots, end, laws.law, residual.dense(), last))
+        if traced and verdict.laws is not None and verdict.residual is not None:
+            ends = Ends(batch.roots, end, verdict.laws.law, verdict.residual.dense(), last)
+            return self._trace(outcomes, verdict.trees, ends)
         return outcomes
+
+    def _judge(
+        self, logits: Tensor, batch: TargetBatch, roots: Tensor, max_depth: int, *, traced: bool
+    ) -> _Verdict:
+        """By operations on all requests' tensors, for every rule and every law."""
+        constraints = [owner.constraint for owner in self._owners]
+        masks = node_masks(batch, constraints, self._num_ids, self._device)
+        candidates = gather_candidates(batch, self._device)
+        if candidates is None:
+            nowhere = ended((), (), roots, 0)
+            sampling, context = self._parameters(roots, range(len(self._owners)), batch, masks)
+            if sampling.all_greedy and not traced:  # nothing is left to draw
+                tokens, bad = greedy_tokens(logits[: len(roots)], sampling, context)
+                return _Verdict(nowhere, Draw(tokens, torch.zeros_like(bad)), bad)
+            laws = target_law(logits, sampling, context, roots)
+            residual = Residual.of(laws.law.weights)
+            return _Verdict(nowhere, self._draw(residual, laws), laws.bad, laws, residual)
+        if not traced and self._leaves_no_choice():
+            followed = self._follow(logits, batch, candidates, max_depth, masks)
+            last = Draw(followed.tokens, torch.zeros_like(followed.bad))
+            return _Verdict(followed.end, last, followed.bad)
+        uniforms = self._test_uniforms(candidates)
+        decisions = Decisions(
+            [owner.verifier for owner in self._owners],
+            candidates,
+            uniforms,
+            lambda nodes, owners: self._laws(logits, nodes, owners, batch, masks),
+        )
+        decided = decisions.make(self._num_ids, max_depth, show_all=traced)
+        trees = None
+        if decided.law is not None:
+            trees = Trees(candidates, decided.law, uniforms, decided.decision)
+        end = walk(candidates.topology, decided.decision, max_depth)
+        laws = self._laws(logits, end.final, range(len(self._owners)), batch, masks)
+        residual = decisions.residual(laws.law, decided.decision, end)
+        bad = laws.bad | decisions.bad_walks(decided.bad, end)
+        return _Verdict(end, self._draw(residual, laws), bad, laws, residual, trees)
+
+    def _walk(self, logits: Tensor, batch: TargetBatch, max_depth: int) -> Tensor | None:
+        """All of the result, from our own kernels; None where they cannot tell it, or were not built."""
+        kernels = kernels_for(self._device)
+        if kernels is None or any(owner.traced or owner.constraint is not None for owner in self._owners):
+            return None
+        sampling = sampling_rows(
+            [owner.sampling for owner in self._owners], self._num_ids, self._eos, self._device
+        )
+        if not can_walk([owner.verifier for owner in self._owners], sampling, batch.groups):
+            return None
+        tests = [owner.tests for owner in self._owners]
+        return walk_all(
+            kernels, logits, batch, temperatures(sampling), tests, self._last_uniforms(), max_depth
+        )
+
+    def _last_uniforms(self) -> Tensor:
+        return put([owner.final for owner in self._owners], self._device, torch.float64)
 
     def _wants_tokens_only(self) -> bool:
         return not any(
@@ -185,7 +228,7 @@ class Verification:
         masks: NodeMasks | None,
     ) -> Followed:
         def greedy_at(nodes: Tensor, owners: SequenceOf[int]) -> tuple[Tensor, Tensor]:
-            parameters = self._parameters(nodes, owners, batch.path, masks)
+            parameters = self._parameters(nodes, owners, batch, masks)
             whole = len(nodes) == len(batch.node_owner)  # then they are in order, and nothing is copied
             return greedy_tokens(logits, *parameters, None if whole else nodes)
 
@@ -193,8 +236,7 @@ class Verification:
 
     def _draw(self, residual: Residual, laws: NodeLaws) -> Draw:
         """Every request's last token. laws: the target's, drawn from where the residual sums to 0."""
-        uniforms = put([owner.final for owner in self._owners], self._device, torch.float64)
-        return draw_or_fall_back(residual, laws.law.weights, uniforms)
+        return draw_or_fall_back(residual, laws.law.weights, self._last_uniforms())
 
     def _trace(self, outcomes: list[Outcome], trees: Trees | None, ends: Ends) -> list[Outcome]:
         """The outcomes, with a trace where it was asked for and means something."""
@@ -243,13 +285,18 @@ class Verification:
         return batch.inputs.token_ids[batch.inputs.logits_index]
 
     def _laws(
-        self, logits: Tensor, nodes: Tensor, owners: SequenceOf[int], path: Tensor, masks: NodeMasks | None
+        self,
+        logits: Tensor,
+        nodes: Tensor,
+        owners: SequenceOf[int],
+        batch: TargetBatch,
+        masks: NodeMasks | None,
     ) -> NodeLaws:
         """Processed laws of ``nodes``, which belong to ``owners`` (host indices)."""
-        return target_law(logits, *self._parameters(nodes, owners, path, masks), nodes)
+        return target_law(logits, *self._parameters(nodes, owners, batch, masks), nodes)
 
     def _parameters(
-        self, nodes: Tensor, owners: SequenceOf[int], path: Tensor, masks: NodeMasks | None
+        self, nodes: Tensor, owners: SequenceOf[int], batch: TargetBatch, masks: NodeMasks | None
     ) -> tuple[SamplingRows, NodeContext | None]:
         """What the laws of ``nodes`` depend on beside their logits."""
         used = [self._owners[owner] for owner in owners]
@@ -261,7 +308,7 @@ class Verification:
         if rows.penalties is not None or rows.masked is not None or rows.bad_words:
             num_output = [len(owner.token_ids) - owner.num_prompt for owner in used]
             penalised = [owners[row] for row in (rows.penalties.rows if rows.penalties else ())]
-            own_path = path[nodes]
+            own_path = batch.path[nodes]
             context = NodeContext(
                 own_path,
                 put(num_output, self._device),
@@ -300,6 +347,16 @@ def _single_tokens(last: Draw, bad: Tensor) -> list[Outcome]:
     """Of requests without candidates, a token each."""
     rows = torch.stack([last.tokens, last.empty.long(), bad.long()], dim=1).tolist()
     return [Outcome((), (), (token,), bool(empty), bool(is_bad)) for token, empty, is_bad in rows]
+
+
+def _unpacked(result: Tensor, roots: Tensor, depth: int) -> _Verdict:
+    """Of what `VerifyKernels.walk` returns."""
+    num_kept, tokens, empty, bad = result[:, :4].unbind(dim=1)
+    slots, _, children = result[:, 4:].unflatten(1, (3, depth)).unbind(dim=1)
+    path = torch.where(slots >= 0, slots + roots[:, None], -1)
+    passed = torch.cat([roots[:, None], path], dim=1)
+    final = passed.gather(1, num_kept[:, None])[:, 0]
+    return _Verdict(Walk(path, children, num_kept, final), Draw(tokens, empty > 0), bad > 0)
 
 
 def _outcome(values: list[float], depth: int) -> Outcome:

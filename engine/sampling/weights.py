@@ -48,7 +48,7 @@ def target_law(
     kernels = kernels_for(logits.device)
     if kernels is not None:
         chosen, nodes = _chosen(logits, rows, context, nodes)
-        weights, bad = kernels.laws(chosen, nodes, _temperatures(rows))
+        weights, bad = kernels.laws(chosen, nodes, temperatures(rows))
         if rows.truncation is not None:
             _truncate(weights, rows.truncation)
         return NodeLaws(TargetLaw(weights), bad)
@@ -120,8 +120,8 @@ def _softmax(picked: Tensor, temperature: Tensor | None) -> Tensor:
     return torch.softmax(picked, dim=1)
 
 
-def _temperatures(rows: SamplingRows) -> Tensor:
-    """[B] float32: 0 in greedy rows and in no others."""
+def temperatures(rows: SamplingRows) -> Tensor:
+    """As the kernels take them, [B] float32: 0 in greedy rows and in no others."""
     if not rows.scaled:
         return rows.temperature
     return _within_float32(rows.temperature).index_fill_(0, rows.greedy, 0.0)
