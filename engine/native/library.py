@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resispec.models.device import device_for
+from resispec.models.device import device_for, put
 from resispec.models.native import best_built
 
 from .rows import TreeRows
@@ -200,7 +200,7 @@ class VerifyKernels:
                 some.firsts.data_ptr() if some.firsts is not None else 0,
             )
             fields += [tensor.data_ptr() for tensor in tensors]
-        blocks = torch.tensor(fields, dtype=torch.long)
+        blocks = put(fields, logits.device)
         self._walk(
             out.data_ptr(),
             logits.data_ptr(),

@@ -14,6 +14,7 @@ from resispec.models.device import put
 from ..native import TreeRows, VerifyKernels
 from ..proposers.base import GrownGroup
 from ..sampling.rows import SamplingRows
+from ..sampling.weights import temperatures
 from ..verifiers.base import TreeVerifier
 from ..verifiers.resispec import ResiSpecVerifier
 from ..verifiers.table import VERIFIERS
@@ -42,13 +43,13 @@ def walk_all(
     kernels: VerifyKernels,
     logits: Tensor,
     batch: TargetBatch,
-    temperature: Tensor,
+    sampling: SamplingRows,
     tests: SequenceOf[NDArray[np.float64]],
     last: Tensor,
     max_depth: int,
 ) -> Tensor:
-    """What `VerifyKernels.walk` returns. temperature: [R] float32; tests: uniforms of every owner."""
-    draws = bool(temperature.any())
+    """What `VerifyKernels.walk` returns. sampling, tests: of every owner, its uniforms."""
+    draws = not sampling.all_greedy
     offsets = [0]  # of every owner's uniforms among all
     if draws:
         for block in tests:
@@ -57,10 +58,10 @@ def walk_all(
     return kernels.walk(
         logits,
         roots,
-        temperature,
+        temperatures(sampling),
         last,
         _rows(batch, roots, offsets if draws else None),
-        torch.from_numpy(np.concatenate(tests) if draws else np.empty(0)),
+        put(np.concatenate(tests) if draws else np.empty(0), logits.device),
         max_depth,
     )
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resispec.models.device import put
+from resispec.models.device import device_for, put
 
 from ..grammar.base import Constraint
 from ..native import kernels_for
@@ -26,7 +26,7 @@ from ..sampling.bad_words import recent_tokens
 from ..sampling.draw import Draw, Residual, draw_or_fall_back
 from ..sampling.penalties import SeenTokens, seen_tokens
 from ..sampling.rows import SamplingRows, is_penalised, sampling_rows
-from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law, temperatures
+from ..sampling.weights import NodeContext, NodeLaws, greedy_tokens, target_law
 from ..sources.base import TopTokens
 from ..trace import StepTrace
 from ..verifiers.base import TreeVerifier
@@ -190,7 +190,7 @@ class Verification:
 
     def _walk(self, logits: Tensor, batch: TargetBatch, max_depth: int) -> Tensor | None:
         """All of the result, from our own kernels; None where they cannot tell it, or were not built."""
-        kernels = kernels_for(self._device)
+        kernels = kernels_for(self._device) if device_for(self._device).reads_freely else None
         if kernels is None or any(owner.traced or owner.constraint is not None for owner in self._owners):
             return None
         sampling = sampling_rows(
@@ -199,9 +199,7 @@ class Verification:
         if not can_walk([owner.verifier for owner in self._owners], sampling, batch.groups):
             return None
         tests = [owner.tests for owner in self._owners]
-        return walk_all(
-            kernels, logits, batch, temperatures(sampling), tests, self._last_uniforms(), max_depth
-        )
+        return walk_all(kernels, logits, batch, sampling, tests, self._last_uniforms(), max_depth)
 
     def _last_uniforms(self) -> Tensor:
         return put([owner.final for owner in self._owners], self._device, torch.float64)
