@@ -14,13 +14,14 @@ from resispec.engine.build import LoadedDraft
 from resispec.engine.drawing import Drawing
 from resispec.engine.native import TreeRows, kernels_for
 from resispec.engine.request import Request, SamplingParams, SpeculationMode, SpeculationParams
-from resispec.engine.runner import verify
+from resispec.engine.runner.native_walk import can_walk
 from resispec.engine.sources.base import Path
 from resispec.engine.sources.factory import SourceFactory
 from resispec.engine.sources.request_sources import RequestSources
 from resispec.engine.verifiers.base import Proposal
 
 CPU = torch.device("cpu")
+CAN_WALK = "resispec.engine.runner.verify.can_walk"
 PLAIN: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.6}]
 
 
@@ -44,14 +45,13 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     if kernels_for(CPU) is None:
         pytest.skip("no kernels were built")
     counts: Counter[bool] = Counter()
-    original = verify.can_walk
 
     def counted(*args: Any) -> bool:
-        can = original(*args)
+        can = can_walk(*args)
         counts[can] += 1
         return can
 
-    monkeypatch.setattr(verify, "can_walk", counted)
+    monkeypatch.setattr(CAN_WALK, counted)
     return counts
 
 
@@ -87,7 +87,7 @@ def test_kernels_walk_as_torch_does(
     ways: Counter[bool],
     known: bool,
     drafted: bool,
-    wanted: dict[str, int],
+    wanted: dict[str, Any],
 ) -> None:
     if known:
         monkeypatch.setattr(SourceFactory, "make", lambda *_: RequestSources([Guesses()]))
@@ -96,7 +96,7 @@ def test_kernels_walk_as_torch_does(
     walked = tiny.run(engine, requests(*PLAIN, *PLAIN, **wanted))
     assert ways[True] > 5
     assert not ways[False]
-    monkeypatch.setattr(verify, "can_walk", lambda *_: False)
+    monkeypatch.setattr(CAN_WALK, lambda *_: False)
     assert outcome(walked) == outcome(tiny.run(engine, requests(*PLAIN, *PLAIN, **wanted)))
 
 
