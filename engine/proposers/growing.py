@@ -74,13 +74,13 @@ class GrowingTrees:
             self.tokens = torch.zeros(size, slots, dtype=torch.long, device=device)
             self.visible = torch.eye(slots, dtype=torch.bool, device=device).repeat(size, 1, 1)
             self.parents = torch.zeros_like(self.tokens)
-        self.tokens[:, 0] = put([item.catch_up[-1] for item in self.items], device)
+        numbers = [(item.catch_up[-1], item.root, item.kv_start) for item in self.items]
+        last, self.roots, self.kv_starts = put(tuple(zip(*numbers, strict=True)), device).unbind(0)
+        self.tokens[:, 0] = last
         self.scores = torch.zeros(size, slots, dtype=torch.float64, device=device)
         self.frontier = torch.zeros(size, 1, dtype=torch.long, device=device)
         self.temperature = put([item.sampling.temperature for item in self.items], device, torch.float64)
         self.uniforms = put([item.uniforms for item in self.items], device, torch.float64)
-        self.roots = put([item.root for item in self.items], device)
-        self.kv_starts = put([item.kv_start for item in self.items], device)
         self.sampling = [item.sampling for item in self.items]
         self._kernel = grow_kernel_for(device)
         self._next: Frontier | None = None  # of the kernel
