@@ -412,7 +412,7 @@ extern "C" void resispec_grow(const grow::Level* level, int threads) {
   const grow::Level& of = *level;
   const int64_t rows = of.trees * of.width, most = of.most();
   std::vector<double> log_probs(rows * most), known(rows * of.known_width);
-#pragma omp parallel num_threads(threads) if (rows > 1 && rows * of.size > grow::kWorthThreads)
+#pragma omp parallel num_threads(threads) if (rows > 1 && rows * of.size >= grow::kWorthThreads)
   {
     grow::Ranked best;
 #pragma omp for schedule(dynamic)

@@ -175,6 +175,6 @@ def best_built(folder: Path, load: Callable[[Path], Kernels]) -> Kernels | None:
         for path in sorted(folder.glob(f"_{variant}.*")):
             try:
                 return load(path)
-            except OSError:
+            except (OSError, AttributeError):  # AttributeError: built from older sources
                 continue
     return None

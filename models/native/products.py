@@ -128,6 +128,9 @@ class NativeProducts:
 def native_products() -> NativeProducts | None:
     """None where they were not built or the processor has no use for them."""
     kernels = native_kernels()
-    if kernels is None or torch.cpu._is_amx_tile_supported() or not kernels.library.resispec_has_products():
+    if kernels is None or torch.cpu._is_amx_tile_supported():
         return None
-    return NativeProducts(kernels)
+    try:
+        return NativeProducts(kernels) if kernels.library.resispec_has_products() else None
+    except AttributeError:  # built from older sources
+        return None

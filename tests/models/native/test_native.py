@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from resispec.models.native import NativeKernels, native_kernels
+from resispec.models.native.library import best_built
 
 DTYPES = [torch.float32, torch.bfloat16]
 # One rounding to the dtype, and what float32 loses inside.
@@ -185,3 +187,13 @@ def test_a_request_gets_the_same_bits_in_any_company(kernels: NativeKernels, thr
     for own in table:
         kernels.attend(alone, query, keys, values, own[None], positions, 0.2, None)
     assert torch.equal(together, alone)
+
+
+def test_a_library_of_older_sources(tmp_path: Path) -> None:
+    """One without a kernel that is asked for is as good as none: torch does its work."""
+    (tmp_path / "_base.so").touch()
+
+    def load(path: Path) -> str:
+        raise AttributeError(f"{path}: undefined symbol")
+
+    assert best_built(tmp_path, load) is None
