@@ -34,7 +34,8 @@ def ask(client, **fields):
 
 
 def test_the_answer_is_the_targets_own_and_was_drafted(client):
-    drafted = ask(client, return_token_ids=True)
+    # Whether trees pay is a question of how busy the machine is: `auto` may answer it with no.
+    drafted = ask(client, return_token_ids=True, speculation={"mode": "fixed"})
     plain = ask(client, return_token_ids=True, speculation={"enabled": False})
     assert "Paris" in plain.choices[0].message.content
     assert drafted.choices[0].token_ids == plain.choices[0].token_ids

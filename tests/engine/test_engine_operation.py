@@ -134,7 +134,9 @@ def test_figures_add_up(tiny: Any) -> None:
 
 def test_a_request_without_speculation_costs_no_drafting(tiny: Any) -> None:
     engine = tiny.engine(tiny.model(0), same_draft(tiny))
-    off = Request("a", (5, 6), SamplingParams(max_tokens=10), SpeculationParams(enabled=False))
+    off = Request(
+        "a", (5, 6), SamplingParams(max_tokens=10, ignore_eos=True), SpeculationParams(enabled=False)
+    )
     ran = tiny.run(engine, [off])
     assert all(not stats.speculation for stats in ran.stats)
     assert sum(dict(stats.speculation_off).get("request", 0) for stats in ran.stats) == 9

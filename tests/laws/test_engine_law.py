@@ -364,7 +364,8 @@ class Credulous:
 @pytest.mark.slow
 def test_the_test_can_fail(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {**table.VERIFIERS, "resispec": Credulous()}
-    monkeypatch.setattr("resispec.engine.runner.decisions.VERIFIERS", rules)
+    for room in ("decisions", "native_walk"):
+        monkeypatch.setattr(f"resispec.engine.runner.{room}.VERIFIERS", rules)
     engine = tiny.engine(target(tiny), draft(tiny, "model"), num_ids=V, max_tree_nodes=9, max_num_seqs=32)
     joint = exact_joint(target(tiny), SamplingParams())
     assert p_value(sample(tiny, engine, {"temperature": 1.0}, 3000), joint) < FALSE_ALARM
