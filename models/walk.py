@@ -14,7 +14,7 @@ from torch import Tensor
 from .attention import STEP_KEYWORD, StepContext, run_model
 from .base import StepInputs
 from .fuse.layer import FusedLayer
-from .fuse.native import NativeLayers, NativeRuns
+from .fuse.native import NativeLayers, NativeRuns, Watch
 from .kv import KVGeometry, KVMemory
 
 _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -35,15 +35,16 @@ class Walk:
         inputs = step.inputs
         hidden: Tensor = self._embed.forward(inputs.token_ids)
         rotation = self._rotary.forward(hidden[None], inputs.positions[None])
-        for part in self._runs.parts(_is_watched):
+        for part in self._runs.parts(_watch):
             if isinstance(part, NativeLayers):
+                hidden = _shown(part.layers[0], hidden)
                 done = part.run(hidden, rotation, step)
                 if done is None:
                     for layer in part.layers:
                         hidden = layer.run(hidden, rotation, step)
                 else:
                     hidden = done
-            elif _is_watched(part):
+            elif _watch(part) is not Watch.NONE:
                 hidden = part(hidden[None], position_embeddings=rotation, **{STEP_KEYWORD: step})[0]
             else:
                 hidden = part.run(hidden, rotation, step)
@@ -52,8 +53,21 @@ class Walk:
         return self._model.lm_head.forward(hidden[inputs.logits_index]), hidden
 
 
-def _is_watched(layer: FusedLayer) -> bool:
-    return bool(layer._forward_pre_hooks or layer._forward_hooks)
+def _watch(layer: FusedLayer) -> Watch:
+    if layer._forward_hooks:
+        return Watch.ALL
+    if not layer._forward_pre_hooks:
+        return Watch.NONE
+    all_alike = layer._forward_pre_hooks.keys() == layer._forward_pre_hooks_with_kwargs.keys()
+    return Watch.INPUT if all_alike else Watch.ALL
+
+
+def _shown(layer: FusedLayer, hidden: Tensor) -> Tensor:
+    """What goes into ``layer`` [N, H], past those who asked for it with ``with_kwargs``."""
+    for hook in layer._forward_pre_hooks.values():
+        if (changed := hook(layer, (hidden[None],), {})) is not None:
+            hidden = changed[0][0][0]
+    return hidden
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -58,7 +59,13 @@ class NativeLayers:
         return self._products.run_layers(hidden.contiguous(), keys, values, self._arguments, arguments)
 
 
-_State = tuple[tuple[LayerRun | None, bool], ...]  # of each layer
+class Watch(Enum):
+    NONE = auto()
+    INPUT = auto()  # somebody wants to know what goes in: the layer is the first of those it is joined with
+    ALL = auto()  # the layer is joined with no others
+
+
+_State = tuple[tuple[LayerRun | None, Watch], ...]  # of each layer
 
 
 class NativeRuns:
@@ -66,26 +73,30 @@ class NativeRuns:
 
     def __init__(self, layers: Sequence[FusedLayer]) -> None:
         self._layers = tuple(layers)
-        self._found: dict[
-            tuple[tuple[LayerRun | None, bool], ...], tuple[FusedLayer | NativeLayers, ...]
-        ] = {}
+        self._found: dict[_State, tuple[FusedLayer | NativeLayers, ...]] = {}  # of the last step
 
-    def parts(self, alone: Callable[[FusedLayer], bool]) -> tuple[FusedLayer | NativeLayers, ...]:
-        """alone: layers of which this is true are joined with no others."""
-        state = tuple((layer.quicker, alone(layer)) for layer in self._layers)
+    def parts(self, watch: Callable[[FusedLayer], Watch]) -> tuple[FusedLayer | NativeLayers, ...]:
+        """watch: who looks at a layer from outside."""
+        state = tuple((layer.quicker, watch(layer)) for layer in self._layers)
         found = self._found.get(state)
         if found is None:
-            self._found = {state: (found := tuple(self._join(alone)))}
+            self._found = {state: (found := tuple(self._join(watch)))}
         return found
 
-    def _join(self, alone: Callable[[FusedLayer], bool]) -> Iterator[FusedLayer | NativeLayers]:
+    def _join(self, watch: Callable[[FusedLayer], Watch]) -> Iterator[FusedLayer | NativeLayers]:
         products = native_products()
         joined: list[FusedLayer] = []
         for layer in (*self._layers, None):
-            if joined and (layer is None or alone(layer) or not _follows(joined[-1], layer)):
+            if joined and (
+                layer is None or watch(layer) is not Watch.NONE or not _follows(joined[-1], layer)
+            ):
                 yield NativeLayers(joined, products) if products and len(joined) > 1 else joined[0]
                 joined = []
-            if layer is not None and isinstance(layer.quicker, NativeLayers) and not alone(layer):
+            if (
+                layer is not None
+                and isinstance(layer.quicker, NativeLayers)
+                and watch(layer) is not Watch.ALL
+            ):
                 joined.append(layer)
             elif layer is not None:
                 yield layer

@@ -13,7 +13,8 @@ from resispec.models.base import Segment, StepInputs
 from resispec.models.causal import CausalModel, chunk_inputs
 from resispec.models.fit import fit, lay_out
 from resispec.models.fuse.layer import FusedLayer
-from resispec.models.fuse.native import NativeLayers, can_go_native, go_native
+from resispec.models.fuse.native import NativeLayers, Watch, can_go_native, go_native
+from resispec.models.head.tap import LayerInputs
 from resispec.models.kv import ROWS, KVMemory
 from resispec.models.native.products import native_products
 from resispec.models.pack import NativeLinear, pack_linears
@@ -163,17 +164,21 @@ def test_layers_together(tiny: Any) -> None:
     memory = KVMemory(fitted.geometry, 96, CPU, attention=fitted.attention)
     assert fitted.walk is not None
     joined, single = CausalModel(model, memory, 256, walk=fitted.walk), CausalModel(model, memory, 256)
-    assert [type(part) for part in fitted.walk._runs.parts(lambda _: False)] == [NativeLayers]
+    assert [type(part) for part in fitted.walk._runs.parts(lambda _: Watch.NONE)] == [NativeLayers]
     expected = logits(single)
     assert torch.equal(logits(joined), expected)
     seen: list[Tensor] = []
     handle = layers(model)[2].register_forward_pre_hook(
         lambda _module, args: seen.append(args[0]), with_kwargs=False
     )
-    parts = fitted.walk._runs.parts(lambda layer: bool(layer._forward_pre_hooks))
-    assert [type(part) for part in parts] == [NativeLayers, FusedLayer, NativeLayers]
     assert torch.equal(logits(joined), expected)
     assert len(seen) == len(steps())
     handle.remove()
+    with LayerInputs(model, [2, 4]) as tap:
+        inputs = steps()[0]
+        assert torch.equal(joined.forward(inputs).logits, single.forward(inputs).logits)
+        noted = tap.take()
+        single.forward(inputs)
+        assert all(map(torch.equal, noted, tap.take()))
     long = chunk_inputs([7 * i % 128 for i in range(50)], 0, CPU, 20)
     assert torch.equal(joined.forward(long).logits, single.forward(long).logits)
