@@ -87,16 +87,11 @@ class NativeRuns:
         products = native_products()
         joined: list[FusedLayer] = []
         for layer in (*self._layers, None):
-            if joined and (
-                layer is None or watch(layer) is not Watch.NONE or not _follows(joined[-1], layer)
-            ):
+            seen = Watch.ALL if layer is None else watch(layer)
+            if joined and (layer is None or seen is not Watch.NONE or not _follows(joined[-1], layer)):
                 yield NativeLayers(joined, products) if products and len(joined) > 1 else joined[0]
                 joined = []
-            if (
-                layer is not None
-                and isinstance(layer.quicker, NativeLayers)
-                and watch(layer) is not Watch.ALL
-            ):
+            if layer is not None and isinstance(layer.quicker, NativeLayers) and seen is not Watch.ALL:
                 joined.append(layer)
             elif layer is not None:
                 yield layer
