@@ -122,7 +122,7 @@ def _engine(config: EngineConfig, clock: Stopwatch, tell: Callable[[str], object
     engine = build_engine(config, clock)
     engine.settle()
     status = engine.info.compilation
-    if status.state is CompileState.FAILED:
+    if status.state is CompileState.FAILED or (config.compile and status.state is CompileState.OFF):
         raise BenchError(status.note)
     if status.note:
         tell(status.note)

@@ -24,7 +24,8 @@ class OwnServer:
         deadline = time.monotonic() + _COMPILE_SECONDS
         while time.monotonic() < deadline:
             compilation = self._ask("/v1/models").json()["data"][0]["compilation"]
-            if compilation["state"] == "failed":
+            # Off with a note: asked for, and of no use here.
+            if compilation["state"] == "failed" or (compilation["state"] == "off" and compilation["note"]):
                 raise BenchError(compilation["note"])
             if compilation["state"] != "building":
                 return
