@@ -132,7 +132,7 @@ def start_server() -> Callable[..., ServerProcess]:
 
 
 def make_model(
-    folder: Path, noise: float, *, template: str = TEMPLATE, markers: tuple[str, ...] = (), context: int = 512
+    folder: Path, noise: float, *, template: str = TEMPLATE, markers: tuple[str, ...] = (), context: int = 4096
 ) -> Path:
     """A random Llama over bytes; with little ``noise``, models much like each other.
 
@@ -210,7 +210,7 @@ def tool_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     def serve(form: str) -> ServerProcess:
         if form not in servers:
             target, draft = (
-                str(make_model(root / form / name, noise, context=4096, **TOOL_MODELS[form]))
+                str(make_model(root / form / name, noise, **TOOL_MODELS[form]))
                 for name, noise in (("target", 0.0), ("draft", 0.02))
             )
             own = ("--chat-template", "hermes") if form == "hermes" else ()

@@ -23,7 +23,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 SCRAPE_SECONDS = 1
 # What Grafana would put in; the window longer than needed, for a machine that is busy.
 VARIABLES = {"$__rate_interval": "15s", "$__range": "5m", "$model": "tiny", "$instance": ".*"}
-LONG = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "speculation": {"enabled": False}}
+LONG = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "speculation": {"enabled": False}}
 
 pytestmark = pytest.mark.slow
 

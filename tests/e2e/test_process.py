@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-LONG = {"prompt": "abc", "max_tokens": 480, "ignore_eos": True, "speculation": {"enabled": False}}
+LONG = {"prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "speculation": {"enabled": False}}
 
 
 def events(lines):
