@@ -132,7 +132,7 @@ def start_server() -> Callable[..., ServerProcess]:
 
 
 def make_model(
-    folder: Path, noise: float, *, template: str = TEMPLATE, markers: tuple[str, ...] = (), context: int = 4096
+    folder: Path, noise: float, *, template: str = TEMPLATE, markers: tuple[str, ...] = ()
 ) -> Path:
     """A random Llama over bytes; with little ``noise``, models much like each other.
 
@@ -156,7 +156,7 @@ def make_model(
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=context,
+        max_position_embeddings=4096,
         initializer_range=0.15,
         eos_token_id=256,
         bos_token_id=None,
