@@ -171,8 +171,12 @@ class Engine:
         committing = time.perf_counter()
         plain, now = self._meter.plain_step(plan.items), self._clock()
         outputs += self._commit(plan.items, result, errors, tally, plain, now)
-        if not errors:
-            self._meter.finish(plain, result.sample_seconds, started, now, more=bool(self._sequences))
+        if errors:
+            self._meter.forget()
+        else:
+            self._meter.finish(
+                plain, result.sample_seconds, plan.choosing_seconds, started, more=bool(self._sequences)
+            )
         if self._keeper is not None:
             self._keeper.step()
         phases = (

@@ -8,6 +8,7 @@ it keeps its tokens and is prefilled again later.
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
@@ -97,6 +98,7 @@ class StepPlan:
     cache_queries: int
     cache_hits: int
     speculation_off: tuple[tuple[str, int], ...]
+    choosing_seconds: float  # of what went into the choice of trees: nothing of it where all are plain
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class _Draft:
     cache_queries: int = 0
     cache_hits: int = 0
     off: Counter[str] = field(default_factory=Counter)
+    choosing_seconds: float = 0.0
 
     @property
     def takes_prompts(self) -> bool:
@@ -179,6 +182,7 @@ class Scheduler:
             draft.cache_queries,
             draft.cache_hits,
             tuple(draft.off.items()),
+            draft.choosing_seconds,
         )
 
     def _plan_decoding(self, decoding: SequenceOf[Sequence], prompts: int, draft: _Draft) -> None:
@@ -187,10 +191,11 @@ class Scheduler:
             for sequence in decoding:
                 self._plan_decode(sequence, None, self._plain, draft)
             return
+        began = time.perf_counter()
         views = [self._view(sequence, len(decoding)) for sequence in decoding]
-        for sequence, view, choice in zip(
-            decoding, views, self._controller.plan(views, prompts), strict=True
-        ):
+        choices = self._controller.plan(views, prompts)
+        draft.choosing_seconds = time.perf_counter() - began
+        for sequence, view, choice in zip(decoding, views, choices, strict=True):
             self._plan_decode(sequence, _tree(view, choice), choice, draft)
 
     def _plan_decode(

@@ -9,14 +9,16 @@ from .base import StepCosts
 from .plain import plain_parts
 
 _NEWEST = 0.1  # weight of the newest measurement
+_RUN = 3  # probes one behind the other: only what comes behind a plain step is measured
 _FIRST_CREDIT = 0.8  # the first probe at a batch size comes early
-_EARLY_SHARE, _EARLY = 0.5, 4  # share of the steps that are probes at first, until there were so many
+_EARLY_SHARE, _EARLY = 0.5, 2 * _RUN  # share of the steps that are probes at first, until there were so many
 _MOST_SHARE = 0.1  # of them later
 _GIVEN_UP = 0.005  # of the tokens a second, for probes where trees gain little
 
 
 class BaselineProbes:
-    """Which steps are run without trees to measure: a share of those that would have had some.
+    """Which steps are run without trees to measure: a share of those that would have had some, in short
+    runs.
 
     The less trees gain, the less such a step costs, and the sooner an error in what is said of plain steps
     means that they lose: then more of them are run, as many as give up 0.5 % of the tokens a second.
@@ -24,7 +26,8 @@ class BaselineProbes:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._credit: dict[int, float] = {}  # by batch size, in steps
+        self._credit: dict[int, float] = {}  # by batch size, in steps; a run goes into debt
+        self._left: dict[int, int] = {}  # by batch size: probes of a run that has begun
         self._made: Counter[int] = Counter()  # by magnitude of the batch
 
     def is_due(self, batch: int, gain: float = 1.0) -> bool:
@@ -35,7 +38,11 @@ class BaselineProbes:
         if self._made[batch.bit_length()] < _EARLY:
             share = _EARLY_SHARE
         credit = self._credit.get(batch, _FIRST_CREDIT) + share
-        due = credit >= 1
+        left = self._left.get(batch, 0)
+        if not left and credit >= 1:
+            left = _RUN
+        due = left > 0
+        self._left[batch] = left - due
         self._credit[batch] = credit - due
         self._made[batch.bit_length()] += due
         return due

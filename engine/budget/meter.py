@@ -47,13 +47,30 @@ class PlainStep:
     is_measured: bool  # from steps of this batch size that were plain
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A step whose time is over when the next one begins."""
+
+    step: PlainStep
+    began: float  # seconds
+    choosing_seconds: float
+    is_new: bool  # the first forward over so many rows
+    follows_plain: bool
+
+
 class SpeedMeter:
-    """Keeps the baseline, and the costs beside the forwards, right from every step's own times."""
+    """Keeps the baseline, and the costs beside the forwards, right from every step's own times.
+
+    A step lasts from its begin to the begin of the next one that follows at once: what is left to do of it
+    once its tokens are known, and between the two, is its own. Of plain steps only those count that come
+    behind a plain one: behind one with trees the same step takes longer, for the processor's caches hold
+    what trees need, and where all is plain there is none of that.
+    """
 
     def __init__(self, costs: MeasuredCosts) -> None:
         self._costs = costs
         self._baseline = Baseline(costs)
-        self._last_end: float | None = None
+        self._open: _Open | None = None
         self._met: set[int] = set()  # rows of the forwards so far
 
     def plain_step(self, items: SequenceOf[Item]) -> PlainStep:
@@ -89,24 +106,38 @@ class SpeedMeter:
         )
 
     def finish(
-        self, step: PlainStep, sample_seconds: float, began: float, ended: float, *, more: bool
+        self, step: PlainStep, sample_seconds: float, choosing_seconds: float, began: float, *, more: bool
     ) -> None:
-        """A step's times. began and ended: seconds, monotonic; more: another one follows at once.
+        """A step's times. began: seconds, monotonic; more: another one follows at once.
 
-        Between two steps that follow each other there is work too, and tokens wait for it.
+        choosing_seconds: that went into the choice of trees, which plain decoding has none of.
         """
-        since = began if self._last_end is None else self._last_end
-        is_first = step.real.rows not in self._met  # kernels are made for it, which says nothing of the next
-        self._met.add(step.real.rows)
+        last, self._open = self._open, None
+        if last is not None:
+            self._learn(last, began - last.began)
         if step.batch and step.rows == step.batch:
             self._costs.observe_sample(step.batch, step.real.expanded, sample_seconds)
-            if step.real.kind != PLAIN and not step.catches_up:
-                predicted = step_seconds(step.real, self._costs)
-                self._costs.observe_step(step.real.kind, step.batch, ended - since, predicted)
-        if step.is_plain and not is_first:
-            self._costs.observe_plain(step.batch, step.context, ended - since)
-            self._baseline.observe(step.batch, step.context, ended - since)
-        self._last_end = ended if more else None
+        is_new = step.real.rows not in self._met  # kernels are made for it, which says nothing of the next
+        self._met.add(step.real.rows)
+        if more:
+            self._open = _Open(
+                step, began, choosing_seconds, is_new, follows_plain=last is not None and last.step.is_plain
+            )
+
+    def forget(self) -> None:
+        """A step failed, whose time means nothing."""
+        self._open = None
+
+    def _learn(self, done: _Open, seconds: float) -> None:
+        """A step took so long, with all that it left to do."""
+        step = done.step
+        if step.is_plain:
+            if done.follows_plain and not done.is_new:
+                self._costs.observe_plain(step.batch, step.context, seconds)
+                self._baseline.observe(step.batch, step.context, seconds - done.choosing_seconds)
+        elif step.batch and step.rows == step.batch and step.real.kind != PLAIN and not step.catches_up:
+            predicted = step_seconds(step.real, self._costs)
+            self._costs.observe_step(step.real.kind, step.batch, seconds, predicted)
 
 
 def _load(items: SequenceOf[Item], rows: int, context: int, batch: int) -> Load:

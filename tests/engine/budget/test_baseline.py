@@ -11,6 +11,8 @@ from resispec.engine.budget.costs import MeasuredCosts, reference_costs
 from resispec.engine.budget.meter import SpeedMeter
 from resispec.engine.cost.surface import Surface
 from resispec.engine.cost.table import PLAIN, CostTable
+from resispec.engine.known_tree import NOTHING_KNOWN
+from resispec.engine.tree import CandidateTree, plan_shape
 
 CPU = reference_costs("cpu")
 
@@ -62,13 +64,16 @@ def test_one_step_of_a_new_batch_size_is_not_all_there_is_to_know():
     assert baseline.seconds(4, 400) == pytest.approx(0.04)
 
 
-def test_probes_take_their_share_of_each_batch_size():
+def test_probes_take_their_share_of_each_batch_size_in_runs_of_three():
     probes = BaselineProbes(0.02)
-    due = [probes.is_due(1 + step % 2) for step in range(1000)]
-    assert sum(due[200:]) == pytest.approx(16, abs=2)
-    assert due.index(True) < 10, "the first one comes early"
-    assert sum(due[:20]) == 8, "and some more soon after it"
-    assert sum(due[20:100]) <= 2
+    due = [probes.is_due(1 + step % 2) for step in range(2000)]
+    for own in (due[::2], due[1::2]):
+        runs = "".join("x" if one else "." for one in own).strip(".").split(".")
+        assert {run for run in runs if run} == {"xxx"}, "only what comes behind a plain step is measured"
+        assert own.index(True) < 5, "the first ones come early"
+        assert sum(own[:20]) == 6, "and some more soon after them"
+        assert sum(own[20:120]) <= 3
+        assert sum(own[200:]) == pytest.approx(0.02 * 800, abs=3)
     assert not any(BaselineProbes(0.0).is_due(1) for _ in range(1000))
 
 
@@ -85,32 +90,90 @@ def test_the_less_trees_gain_the_more_probes_there_are():
 
 
 class Item:
-    def __init__(self, length, num_tokens=1, decodes=True):
-        self.length, self.num_tokens, self.decodes = length, num_tokens, decodes
-        self.tree, self.catch_up = None, 0
+    def __init__(self, length, num_tokens=1, decodes=True, tree=None):
+        self.length, self.num_tokens, self.decodes, self.tree = length, num_tokens, decodes, tree
+        self.catch_up = 0
 
 
-def test_only_plain_steps_are_the_baseline_and_waits_between_steps_count():
-    meter = SpeedMeter(MeasuredCosts(CPU))
-    for index in range(40):
-        step = meter.plain_step([Item(50), Item(60)])
-        assert step.is_plain
-        meter.finish(step, 0.001, began=index + 0.4, ended=index + 1.0, more=True)
-    measured = meter.plain_step([Item(50), Item(60)])
+TREE = CandidateTree(plan_shape(4, 2, greedy=True), NOTHING_KNOWN)
+
+
+class Steps:
+    """A meter and a clock: steps that take as long as they are told."""
+
+    def __init__(self) -> None:
+        self.meter = SpeedMeter(MeasuredCosts(CPU))
+        self.now = 0.0
+
+    def step(self, seconds: float, *items: Item, choosing: float = 0.0, more: bool = True) -> None:
+        """seconds: until the next one may begin."""
+        step = self.meter.plain_step(items)
+        self.meter.finish(step, 0.001, choosing, began=self.now, more=more)
+        self.now += seconds
+
+    def plain_seconds(self) -> float:
+        return self.meter.plain_step([Item(50)]).seconds
+
+
+def test_only_plain_steps_are_the_baseline():
+    steps = Steps()
+    two = Item(50), Item(60)
+    for _ in range(20):
+        steps.step(1.0, *two)
+    measured = steps.meter.plain_step(two)
+    assert measured.is_plain
     assert measured.is_measured
-    assert measured.seconds == pytest.approx(1.0, rel=0.05), "from end to end, not from a step's begin"
-    with_prompt = meter.plain_step([Item(50), Item(60), Item(32, 32, decodes=False)])
+    assert measured.seconds == pytest.approx(1.0, rel=0.01)
+    prompt = Item(32, 32, decodes=False)
+    for _ in range(20):
+        steps.step(5.0, *two, prompt)
+    with_prompt = steps.meter.plain_step([*two, prompt])
     assert not with_prompt.is_plain
     assert with_prompt.prompt_seconds > 0
-    assert with_prompt.seconds == measured.seconds
+    assert with_prompt.seconds == pytest.approx(1.0, rel=0.01)
 
 
-def test_a_pause_is_no_step():
-    meter = SpeedMeter(MeasuredCosts(CPU))
-    for start in (0.0, 100.0):
-        step = meter.plain_step([Item(50)])
-        meter.finish(step, 0.001, began=start, ended=start + 2.0, more=False)
-    assert meter.plain_step([Item(50)]).seconds == pytest.approx(2.0, rel=0.05)
+def test_behind_a_step_with_trees_a_plain_one_tells_nothing():
+    steps = Steps()
+    for _ in range(12):
+        steps.step(3.0, Item(50, tree=TREE))
+        steps.step(1.3, Item(50))  # what trees need is in the caches
+        steps.step(1.0, Item(50))
+        steps.step(1.0, Item(50))
+    assert steps.plain_seconds() == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_a_step_leaves_to_do_is_its_own():
+    """A step with trees goes on once its tokens are known, and what came of it is sent: none of that is
+    the plain step's behind it.
+    """
+    steps = Steps()
+    for _ in range(12):
+        steps.step(3.0 + 0.5, Item(50, tree=TREE))
+        steps.step(1.0 + 0.25, Item(50))
+        steps.step(1.0 + 0.25, Item(50))
+    assert steps.plain_seconds() == pytest.approx(1.25, rel=0.01)
+
+
+def test_choosing_trees_is_no_part_of_plain_decoding():
+    steps = Steps()
+    for _ in range(20):
+        steps.step(1.1, Item(50), choosing=0.1)
+    assert steps.plain_seconds() == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_pause_is_no_step_and_neither_is_one_that_failed():
+    steps = Steps()
+    for _ in range(12):
+        steps.step(2.0, Item(50))
+        steps.step(2.0, Item(50))
+        steps.step(2.0, Item(50), more=False)
+        steps.now += 100.0
+        steps.step(2.0, Item(50))
+        steps.step(2.0, Item(50))
+        steps.meter.forget()
+        steps.now += 50.0
+    assert steps.plain_seconds() == pytest.approx(2.0, rel=0.01)
 
 
 def step_took(costs: MeasuredCosts, kind: int, batch: int, times: float) -> None:
