@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 REPLACEMENT = "\ufffd"
 PROMPT_TAIL = 6  # tokens of the prompt that are decoded along, for the spacing of the first word
@@ -29,6 +29,9 @@ class TextDecoder:
 
     The context is there because many tokenizers drop the space of a word that comes first. A window
     restarts where its text is complete, so that byte tokens are never torn from their character.
+
+    A decoder that only puts bytes together gives whole characters the same text in any company. Behind
+    complete text such a token needs no window: its own text is what is new.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class TextDecoder:
     ) -> None:
         self._tokenizer = tokenizer
         self._skipped = special_token_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._alone = _texts_alone(tokenizer)
         tail = [token for token in prompt_token_ids[-4 * PROMPT_TAIL :] if token not in self._skipped]
         self._window = tail[-PROMPT_TAIL:]
         self._num_context = len(self._window)
@@ -46,6 +50,14 @@ class TextDecoder:
         """The text that this token completes."""
         if token_id in self._skipped:
             return ""
+        if self._alone is not None and len(self._window) == self._num_context:
+            text = self._alone.get(token_id)
+            if text is None:
+                text = self._alone[token_id] = self._decode([token_id])
+            if REPLACEMENT not in text and not self._given.endswith(REPLACEMENT):
+                self._window, self._num_context, self._given = [token_id], 1, text
+                self._only_prompt = False
+                return text
         self._window.append(token_id)
         text = self._decode(self._window)
         if not text.endswith(REPLACEMENT):
@@ -110,3 +122,9 @@ def special_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """The ids that ``skip_special_tokens`` leaves out."""
     added = tokenizer.get_added_tokens_decoder()
     return frozenset(token_id for token_id, token in added.items() if token.special)
+
+
+@lru_cache(maxsize=4)
+def _texts_alone(tokenizer: Tokenizer) -> dict[int, str] | None:
+    """Texts of single tokens, as far as they were asked for; None where a token's text depends on others."""
+    return {} if isinstance(tokenizer.decoder, decoders.ByteLevel) else None
