@@ -244,7 +244,7 @@ def assemble(
         notes=notes,
         compilation=compilation.status if compilation is not None else status,
     )
-    meter = SpeedMeter(step_costs)
+    meter = SpeedMeter(step_costs) if scheduler.config.speculates else None
     keeper = None if keep is None else keep(step_costs.learned)
     return Engine(
         info, target.tokenizer, kv, scheduler, runner, controller, meter, compilation, keeper, clock

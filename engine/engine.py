@@ -66,12 +66,15 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         controller: Controller,
-        meter: SpeedMeter,
+        meter: SpeedMeter | None,
         compilation: Compilation | None = None,
         keeper: CostKeeper | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """clock: seconds, by which requests and steps are timed."""
+        """meter: what trees are weighed against; None where nothing proposes any.
+
+        clock: seconds, by which requests and steps are timed.
+        """
         self.info = info
         self._clock = clock
         self._tokenizer = tokenizer
@@ -169,14 +172,15 @@ class Engine:
         scheduled = time.perf_counter()
         result, errors = self._run(plan.items)
         committing = time.perf_counter()
-        plain, now = self._meter.plain_step(plan.items), self._clock()
+        plain, now = self._meter.plain_step(plan.items) if self._meter else None, self._clock()
         outputs += self._commit(plan.items, result, errors, tally, plain, now)
-        if errors:
-            self._meter.forget()
-        else:
-            self._meter.finish(
-                plain, result.sample_seconds, plan.choosing_seconds, started, more=bool(self._sequences)
-            )
+        if self._meter is not None and plain is not None:
+            if errors:
+                self._meter.forget()
+            else:
+                self._meter.finish(
+                    plain, result.sample_seconds, plan.choosing_seconds, started, more=bool(self._sequences)
+                )
         if self._keeper is not None:
             self._keeper.step()
         phases = (
@@ -262,10 +266,11 @@ class Engine:
         result: RunResult,
         errors: dict[int, Exception],
         tally: StepTally,
-        plain: PlainStep,
+        plain: PlainStep | None,
         now: float,
     ) -> list[RequestOutput]:
-        share_time(items, result)
+        if plain is not None:
+            share_time(items, result)
         self._runner.keep(
             [
                 (item, outcome.slots)
@@ -299,7 +304,7 @@ class Engine:
         self._declare(sequence, ())
 
     def _commit_block(
-        self, item: PlannedSequence, outcome: Outcome, tally: StepTally, plain: PlainStep, now: float
+        self, item: PlannedSequence, outcome: Outcome, tally: StepTally, plain: PlainStep | None, now: float
     ) -> RequestOutput:
         """The tokens a step gave a request: cut at whatever ends it, then counted, then delivered."""
         sequence = item.sequence
@@ -319,7 +324,7 @@ class Engine:
         unshown = len(tokens) - len(piece.ends)  # an EOS or stop id
         is_first = sequence.num_output == 0
 
-        if item.decodes:
+        if plain is not None and item.decodes:
             sequence.tally.decoded(plain, len(tokens))
         slots = outcome.slots[: len(tokens)]
         ran = sequence.target_rows + item.num_tokens  # rows of the committed tokens

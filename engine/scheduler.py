@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import count
@@ -113,7 +112,7 @@ class _Draft:
     preempted: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
-    off: Counter[str] = field(default_factory=Counter)
+    off: dict[str, int] = field(default_factory=dict)  # reasons, and requests without a tree for each
     choosing_seconds: float = 0.0
 
     @property
@@ -213,7 +212,7 @@ class Scheduler:
         if not self._ensure(sequence, rows, draft, preempt=True):
             return
         if off is not None and tree is None:
-            draft.off[off] += 1
+            draft.off[off] = draft.off.get(off, 0) + 1
         item = PlannedSequence(sequence, sequence.remaining, tree, catch_up)
         draft.items.append(item)
         draft.budget -= item.num_tokens + item.num_nodes

@@ -27,9 +27,13 @@ class Drafted(Protocol):
 
 def feed_target(table: CostTable, prefill: PrefillCosts, segments: Sequence[Segment], seconds: float) -> None:
     """One forward of the target."""
-    tokens = sum(segment.length for segment in segments)
-    context = sum(segment.kv_length for segment in segments)
-    table.observe_target(tokens, context, prefill.observe(segments, seconds))
+    tokens = context = 0
+    for segment in segments:
+        tokens += segment.length
+        context += segment.kv_length
+    # Single tokens alone are what the table was measured with.
+    only_singles = tokens == len(segments)
+    table.observe_target(tokens, context, seconds if only_singles else prefill.observe(segments, seconds))
 
 
 def feed_draft(table: CostTable, items: Sequence[Drafted], seconds: float) -> None:
