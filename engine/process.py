@@ -2,7 +2,8 @@
 
 The engine's process owns the models and the cores; a busy event loop beside it cannot stall a step.
 Plain values travel over two pipes. By one go requests and aborts in, pickled, and out what the engine is
-when it is ready, or why it is not. By the other goes one `StepResult` a step out, by `Wire`.
+when it is ready, or why it is not. By the other goes one `StepResult` a step out, by `Wire`. The loop writes
+and reads without threads: one in between has to be woken, and then waits for the loop to let go of Python.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ import contextlib
 import gc
 import multiprocessing
 import os
-import queue
+import pickle
 import select
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 from .client import Deliver
 from .config import ConfigError, EngineConfig
 from .heap import trim_heap
 from .outputs import EngineInfo, FinishReason, RequestOutput, StepResult, StepStats, Usage
 from .request import Request, RequestError
-from .wire import Rejected, Wire
+from .wire import Frames, Rejected, Wire, frame
 
 _CLOSE_TIMEOUT = 10.0  # seconds a closing engine gets before it is killed
+_READ = 1 << 18  # bytes, at most, that are read at a time
 
 
 class EngineDied(RuntimeError):  # noqa: N818  an event, named as one
@@ -82,21 +83,20 @@ class EngineProcess:
         self._closing = False
         self._open: dict[str, Deliver] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
+        self._requests: asyncio.WriteTransport | None = None
         self._results: asyncio.BaseTransport | None = None
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # Sending blocks while the engine is in a step and the pipe is full.
-        threading.Thread(target=self._send_all, name="engine-sender", daemon=True).start()
 
-    async def read(self, results: Connection) -> None:
-        """Take what comes from ``results``, whose other end the engine's process has, until it ends.
+    async def connect(self, results: Connection) -> None:
+        """From now on send requests, and take what comes from ``results`` until it ends.
 
-        It is a pipe of its own: the loop makes it non-blocking, which must not happen to the one for
-        requests, and reads it without a thread in between, which would cost every step a switch.
+        results: its other end has the engine's process.
         """
-        pipe = os.fdopen(os.dup(results.fileno()), "rb", buffering=0)
-        results.close()
         loop = asyncio.get_running_loop()
-        self._results, _ = await loop.connect_read_pipe(lambda: _Results(self._dispatch, self._lost), pipe)
+        # What the pipe has no room for, while the engine is in a step, the transport keeps.
+        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, _file(self._connection, "wb"))
+        self._results, _ = await loop.connect_read_pipe(
+            lambda: _Results(self._dispatch, self._lost), _file(results, "rb")
+        )
 
     @classmethod
     async def start(cls, config: EngineConfig) -> EngineProcess:
@@ -127,7 +127,7 @@ class EngineProcess:
             process.join()
             raise _as_error(answer)
         client = cls(process, ours, answer)
-        await client.read(results)
+        await client.connect(results)
         return client
 
     @property
@@ -143,7 +143,7 @@ class EngineProcess:
             raise RequestError(f"a request with id {request.request_id!r} is already running", "request_id")
         self._open[request.request_id] = deliver
         if self._healthy:
-            self._outbox.put(request)
+            self._send(request)
         else:
             self._fail(request.request_id)
         return partial(self._abort, request.request_id, deliver)
@@ -155,7 +155,7 @@ class EngineProcess:
         if self._closing:
             return
         self._closing = True
-        self._outbox.put(Close())
+        self._send(Close())
         await asyncio.to_thread(self._process.join, _CLOSE_TIMEOUT)
         if self._process.is_alive():
             self._process.kill()
@@ -167,16 +167,12 @@ class EngineProcess:
             return
         del self._open[request_id]
         if self._healthy:
-            self._outbox.put(Abort(request_id))
+            self._send(Abort(request_id))
 
-    def _send_all(self) -> None:
-        while True:
-            message = self._outbox.get()
-            if message is None:
-                return
-            # An engine that is gone is noticed by the end of its results, which ends all requests.
-            with contextlib.suppress(OSError):
-                self._connection.send(message)
+    def _send(self, message: Request | Abort | Close) -> None:
+        # An engine that is gone is noticed by the end of its results, which ends all requests.
+        if self._requests is not None and not self._requests.is_closing():
+            self._requests.write(framed(message))
 
     def _dispatch(self, message: StepResult | Rejected) -> None:
         if isinstance(message, Rejected):
@@ -201,8 +197,8 @@ class EngineProcess:
         if not self._healthy:
             return
         self._healthy = False
-        self._outbox.put(None)
-        self._connection.close()
+        if self._requests is not None and not self._requests.is_closing():
+            self._requests.abort()
         if self._results is not None:
             self._results.close()
         for request_id in list(self._open):
@@ -219,6 +215,13 @@ class EngineProcess:
                 error="the engine has stopped; try again later",
             )
         )
+
+
+def _file(connection: Connection, mode: str) -> IO[bytes]:
+    """The descriptor as a file, for a loop, which makes it non-blocking. Closes the connection."""
+    file: IO[bytes] = os.fdopen(os.dup(connection.fileno()), mode, buffering=0)
+    connection.close()
+    return file
 
 
 def _as_error(failed: Failed) -> Exception:
@@ -258,24 +261,45 @@ def _run_engine(config: EngineConfig, connection: Connection, results: Connectio
         engine.close()
 
 
+def framed(message: Request | Abort | Close) -> bytes:
+    """As the server sends it."""
+    return frame(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+class Requests:
+    """Reads what the server sends; for the engine's end."""
+
+    def __init__(self, pipe: int) -> None:
+        """pipe: a descriptor that blocks."""
+        self._pipe = pipe
+        self._frames = Frames()
+
+    def read(self) -> list[Request | Abort | Close]:
+        """The messages that are whole by now; waits while there is nothing. Raises EOFError at the end."""
+        data = os.read(self._pipe, _READ)
+        if not data:
+            raise EOFError
+        return [pickle.loads(message) for message in self._frames.feed(data)]  # noqa: S301  our own server's
+
+
 def _serve(engine: Any, connection: Connection, results: int) -> None:
     """results: the descriptor of the pipe that takes what comes of the requests."""
-    wire = Wire()
+    wire, requests = Wire(), Requests(connection.fileno())
     poller = select.poll()  # `connection.poll` makes one for every look, which takes longer than the look
     poller.register(connection, select.POLLIN)
     sending: tuple[tuple[str, float], ...] = ()  # the phase that ends after its step has been told
     while True:
         while poller.poll(_milliseconds(0.0 if engine.has_work else engine.look_again)):
-            message = connection.recv()
-            if isinstance(message, Close):
-                return
-            if isinstance(message, Abort):
-                engine.abort(message.request_id)
-                continue
-            try:
-                engine.add(message)
-            except RequestError as error:
-                wire.send(results, Rejected(message.request_id, error.message, error.param))
+            for message in requests.read():
+                if isinstance(message, Close):
+                    return
+                if isinstance(message, Abort):
+                    engine.abort(message.request_id)
+                    continue
+                try:
+                    engine.add(message)
+                except RequestError as error:
+                    wire.send(results, Rejected(message.request_id, error.message, error.param))
         if engine.has_work:
             result: StepResult = engine.step(sending)
             began = time.perf_counter()

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -22,11 +22,17 @@ from resispec.engine.outputs import (
     StepStats,
     Usage,
 )
-from resispec.engine.process import Abort, Close, EngineProcess, _serve
+from resispec.engine.process import Abort, Close, EngineProcess, Requests, _serve, framed
 from resispec.engine.request import Request, RequestError
 from resispec.engine.wire import Wire
 
 HUGE = 1 << 20  # tokens, or characters: more than a pipe holds
+
+
+def messages(connection: Connection) -> Iterator[Any]:
+    requests = Requests(connection.fileno())
+    while True:
+        yield from requests.read()
 
 
 class Child:
@@ -44,7 +50,9 @@ class Child:
 
     def _serve(self) -> None:
         time.sleep(0.3)  # in a step, while the pipe fills up
-        while not isinstance(message := self.connection.recv(), Close):
+        for message in messages(self.connection):
+            if isinstance(message, Close):
+                break
             self.received.append(message)
             if self.dies:
                 whole = Wire().encode(StepResult((), StepStats()))
@@ -86,7 +94,7 @@ def test_messages_larger_than_the_pipe_arrive_whole(
 
     async def run() -> tuple[list[list[RequestOutput]], bool]:
         client = EngineProcess(child, ours, cast(EngineInfo, None))
-        await client.read(results)
+        await client.connect(results)
         async with asyncio.timeout(60):
             answers = await asyncio.gather(*(answer(client, request) for request in requests))
         healthy = client.healthy
@@ -109,7 +117,7 @@ def test_the_end_of_the_engine_ends_what_is_open() -> None:
 
     async def run() -> list[RequestOutput]:
         client = EngineProcess(child, ours, cast(EngineInfo, None))
-        await client.read(results)
+        await client.connect(results)
         outputs = await answer(client, Request("a", (1, 2)))
         assert not client.healthy
         await client.close()
@@ -148,7 +156,7 @@ def phases_of_steps(engine: Stepping) -> list[dict[str, float]]:
         for result in wire.feed(os.read(results.fileno(), 1 << 16)):
             assert isinstance(result, StepResult)
             steps.append(dict(result.stats.phase_seconds))
-    ours.send(Close())
+    os.write(ours.fileno(), framed(Close()))
     thread.join(10)
     assert not thread.is_alive()
     return steps
@@ -186,7 +194,7 @@ def test_nothing_comes_of_a_request_that_was_aborted() -> None:
 
     async def run() -> tuple[list[Any], list[Any]]:
         client = EngineProcess(None, ours, cast(EngineInfo, None))
-        await client.read(results)
+        await client.connect(results)
         news: asyncio.Queue[RequestOutput | RequestError] = asyncio.Queue()
         first: list[Any] = []
         abort = client.generate(requests[0], first.append)
@@ -196,7 +204,8 @@ def test_nothing_comes_of_a_request_that_was_aborted() -> None:
         output = RequestOutput("a", "x", (), Usage(1, 1), finish_reason=FinishReason.STOP)
         Wire().send(writer.fileno(), StepResult((output,), StepStats()))
         assert await asyncio.wait_for(news.get(), 30) == output
-        received = [await asyncio.to_thread(theirs.recv) for _ in range(3)]
+        sent = messages(theirs)
+        received = [await asyncio.to_thread(next, sent) for _ in range(3)]
         writer.close()
         return first, received
 
