@@ -30,7 +30,7 @@ from .request import Request, RequestError
 from .wire import Frames, Rejected, Wire, frame
 
 _CLOSE_TIMEOUT = 10.0  # seconds a closing engine gets before it is killed
-_READ = 1 << 18  # bytes, at most, that are read at a time
+_READ = 1 << 16  # bytes, at most, that are read at a time
 
 
 class EngineDied(RuntimeError):  # noqa: N818  an event, named as one
@@ -84,6 +84,7 @@ class EngineProcess:
         self._open: dict[str, Deliver] = {}
         self._listeners: list[Callable[[StepStats], None]] = []
         self._requests: asyncio.WriteTransport | None = None
+        self._pipe = -1  # its descriptor
         self._results: asyncio.BaseTransport | None = None
 
     async def connect(self, results: Connection) -> None:
@@ -92,8 +93,9 @@ class EngineProcess:
         results: its other end has the engine's process.
         """
         loop = asyncio.get_running_loop()
-        # What the pipe has no room for, while the engine is in a step, the transport keeps.
-        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, _file(self._connection, "wb"))
+        pipe = _file(self._connection, "wb")
+        self._pipe = pipe.fileno()
+        self._requests, _ = await loop.connect_write_pipe(asyncio.Protocol, pipe)
         self._results, _ = await loop.connect_read_pipe(
             lambda: _Results(self._dispatch, self._lost), _file(results, "rb")
         )
@@ -171,8 +173,16 @@ class EngineProcess:
 
     def _send(self, message: Request | Abort | Close) -> None:
         # An engine that is gone is noticed by the end of its results, which ends all requests.
-        if self._requests is not None and not self._requests.is_closing():
-            self._requests.write(framed(message))
+        if self._requests is None or self._requests.is_closing():
+            return
+        data = memoryview(framed(message))
+        # At once, and not at the end of the loop's turn, as the transport may: in it more requests are read.
+        # While the engine is in a step the pipe may be full; then the transport keeps the rest.
+        if not self._requests.get_write_buffer_size():
+            with contextlib.suppress(OSError):
+                data = data[os.write(self._pipe, data) :]
+        if data:
+            self._requests.write(data)
 
     def _dispatch(self, message: StepResult | Rejected) -> None:
         if isinstance(message, Rejected):

@@ -77,7 +77,7 @@ class AppState:
         return name
 
 
-def get_state(request: Request) -> AppState:
+async def get_state(request: Request) -> AppState:  # async: others are run in a thread
     return cast(AppState, request.app.state.resispec)
 
 
