@@ -172,13 +172,15 @@ class Engine:
         scheduled = time.perf_counter()
         result, errors = self._run(plan.items)
         committing = time.perf_counter()
-        plain, now = self._meter.plain_step(plan.items) if self._meter else None, self._clock()
+        meter = self._meter
+        plain = meter.plain_step(plan.items) if meter and meter.looks_at(plan.items) else None
+        now = self._clock()
         outputs += self._commit(plan.items, result, errors, tally, plain, now)
-        if self._meter is not None and plain is not None:
+        if meter is not None and plain is not None:
             if errors:
-                self._meter.forget()
+                meter.forget()
             else:
-                self._meter.finish(
+                meter.finish(
                     plain, result.sample_seconds, plan.choosing_seconds, started, more=bool(self._sequences)
                 )
         if self._keeper is not None:

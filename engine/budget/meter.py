@@ -7,14 +7,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..cost.table import PLAIN
+from ..request import SpeculationMode
 from ..tree import CandidateTree
 from .baseline import Baseline
 from .costs import MeasuredCosts
 from .plan import Load, step_seconds
 
+_LOOKED, _PASSED = 4, 28  # steps of requests without trees that are looked at in a row, and then not
+
+
+class Asked(Protocol):
+    """What is read of one request."""
+
+    @property
+    def mode(self) -> SpeculationMode: ...
+
 
 class Item(Protocol):
     """What is read of one planned sequence."""
+
+    @property
+    def sequence(self) -> Asked: ...
 
     @property
     def num_tokens(self) -> int: ...
@@ -72,6 +85,21 @@ class SpeedMeter:
         self._baseline = Baseline(costs)
         self._open: _Open | None = None
         self._met: set[int] = set()  # rows of the forwards so far
+        self._without = 0  # steps of requests that all go without trees
+
+    def looks_at(self, items: SequenceOf[Item]) -> bool:
+        """Whether `plain_step` and `finish` are to be told of a step. If not, it is over with that.
+
+        Requests that go without trees report nothing of it, and what their steps say of plain decoding to
+        those that come later, a part of them says as well.
+        """
+        if any(item.sequence.mode is not SpeculationMode.OFF for item in items):
+            return True
+        place, self._without = self._without % (_LOOKED + _PASSED), self._without + 1
+        if place < _LOOKED:
+            return True
+        self._open = None
+        return False
 
     def plain_step(self, items: SequenceOf[Item]) -> PlainStep:
         """Of a step that is about to be committed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from resispec.engine.budget.meter import SpeedMeter
 from resispec.engine.cost.surface import Surface
 from resispec.engine.cost.table import PLAIN, CostTable
 from resispec.engine.known_tree import NOTHING_KNOWN
+from resispec.engine.request import SpeculationMode
 from resispec.engine.tree import CandidateTree, plan_shape
 
 CPU = reference_costs("cpu")
@@ -90,9 +92,10 @@ def test_the_less_trees_gain_the_more_probes_there_are():
 
 
 class Item:
-    def __init__(self, length, num_tokens=1, decodes=True, tree=None):
+    def __init__(self, length, num_tokens=1, decodes=True, tree=None, mode=SpeculationMode.AUTO):
         self.length, self.num_tokens, self.decodes, self.tree = length, num_tokens, decodes, tree
         self.catch_up = 0
+        self.sequence = SimpleNamespace(mode=mode)
 
 
 TREE = CandidateTree(plan_shape(4, 2, greedy=True), NOTHING_KNOWN)
@@ -174,6 +177,22 @@ def test_a_pause_is_no_step_and_neither_is_one_that_failed():
         steps.meter.forget()
         steps.now += 50.0
     assert steps.plain_seconds() == pytest.approx(2.0, rel=0.01)
+
+
+def test_of_steps_in_which_nobody_wants_trees_some_are_looked_at():
+    steps = Steps()
+    without, free = [Item(50, mode=SpeculationMode.OFF)], Item(50, mode=SpeculationMode.AUTO)
+    looked = []
+    for _ in range(320):
+        looked.append(steps.meter.looks_at(without))
+        if looked[-1]:
+            steps.step(1.0, *without)
+        else:
+            steps.now += 7.0  # were one to end with what comes behind it, this would be in it
+    assert looked[0], "the first"
+    assert 20 <= sum(looked) <= 60
+    assert steps.plain_seconds() == pytest.approx(1.0, rel=0.01)
+    assert all(steps.meter.looks_at([*without, free]) for _ in range(100))
 
 
 def step_took(costs: MeasuredCosts, kind: int, batch: int, times: float) -> None:
