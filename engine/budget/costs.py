@@ -66,6 +66,7 @@ class MeasuredCosts:
             for kind, magnitude, value in known
             if kind != PLAIN
         }
+        self._likest: dict[tuple[int, int], tuple[int, int]] = {}  # kinds that were not met: the nearest met
 
     def learned(self) -> LearnedCosts:
         """For the next server."""
@@ -127,6 +128,7 @@ class MeasuredCosts:
         key = (kind, batch.bit_length())
         if key not in self._whole:
             self._whole[key] = _Factor(self.whole_step(kind, batch))
+            self._likest.clear()
         factor = self._whole[key]
         # `predicted` has the factor of the moment in it, the steps that are compared are without.
         usual = factor.usual(seconds / predicted * factor.value)
@@ -141,7 +143,11 @@ class MeasuredCosts:
         """Of the kind that is most like one that was not met yet."""
         if not self._whole:
             return None
-        return self._whole[min(self._whole, key=lambda key: 2 * abs(key[1] - magnitude) + abs(key[0] - kind))]
+        key = self._likest.get((kind, magnitude))
+        if key is None:
+            key = min(self._whole, key=lambda met: 2 * abs(met[1] - magnitude) + abs(met[0] - kind))
+            self._likest[kind, magnitude] = key
+        return self._whole[key]
 
 
 class ReferenceCosts:

@@ -91,14 +91,39 @@ class Plan:
 
 def step_seconds(load: Load, costs: StepCosts) -> float:
     """What a step with this load is predicted to take."""
-    seconds = costs.target_seconds(load.rows, load.context)
-    seconds += costs.sample_seconds(load.sampling, load.expanded)
-    if load.depth > 0:
-        seconds += costs.draft_seconds(load.behind, load.draft_context)
-    if load.depth > 1:
-        width = max(1, round((load.expanded - load.drafting) / (load.depth - 1)))
-        seconds += (load.depth - 1) * costs.draft_seconds(width, load.draft_context)
-    return seconds * costs.whole_step(load.kind, load.sampling)
+    parts = _parts_seconds(
+        costs,
+        load.rows,
+        load.context,
+        load.sampling,
+        load.expanded,
+        load.drafting,
+        load.depth,
+        load.behind,
+        load.draft_context,
+    )
+    return parts * costs.whole_step(load.kind, load.sampling)
+
+
+def _parts_seconds(
+    costs: StepCosts,
+    rows: int,
+    context: int,
+    sampling: int,
+    expanded: int,
+    drafting: int,
+    depth: int,
+    behind: int,
+    draft_context: int,
+) -> float:
+    """The sum of a step's parts, named as in `Load`."""
+    seconds = costs.target_seconds(rows, context) + costs.sample_seconds(sampling, expanded)
+    if depth > 0:
+        seconds += costs.draft_seconds(behind, draft_context)
+    if depth > 1:
+        width = max(1, round((expanded - drafting) / (depth - 1)))
+        seconds += (depth - 1) * costs.draft_seconds(width, draft_context)
+    return seconds
 
 
 def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: float = 0.0) -> Plan:
@@ -110,21 +135,34 @@ def choose(bids: Sequence[Bid], settled: Load, costs: StepCosts, *, margin: floa
     plain_seconds = step_seconds(settled, costs)
     best = settled.tokens / plain_seconds * (1.0 + margin)
     tokens, seconds = settled.tokens, plain_seconds
-    load = settled
     bought: tuple[_Offers, int] | None = None
     for depth in range(1, max((len(bid.ladders) for bid in bids), default=0) + 1):
         offers = _offers(bids, depth)
+        deepest = max(settled.depth, depth)
+        whole = costs.whole_step(deepest, settled.sampling)
         for count in _stops(len(offers.bidders)):
-            offered = offers.load(settled, count)
-            predicted = step_seconds(offered, costs)
-            if offered.tokens / predicted > best:
-                best = offered.tokens / predicted
-                bought, tokens, seconds, load = (offers, count), offered.tokens, predicted, offered
+            nodes, expanded, more, drafting, behind, context = offers.sums[count - 1]
+            predicted = whole * _parts_seconds(
+                costs,
+                settled.rows + nodes,
+                settled.context + nodes,
+                settled.sampling,
+                settled.expanded + expanded,
+                settled.drafting + drafting,
+                deepest,
+                settled.behind + behind,
+                settled.draft_context + context,
+            )
+            if (settled.tokens + more) / predicted > best:
+                tokens, seconds = settled.tokens + more, predicted
+                best, bought = tokens / seconds, (offers, count)
+    if bought is None:
+        return Plan((None,) * len(bids), tokens, seconds, tokens, plain_seconds, settled)
+    offers, count = bought
     rungs: list[Rung | None] = [None] * len(bids)
-    if bought is not None:
-        offers, count = bought
-        for bidder, place in zip(offers.bidders[:count], offers.places[:count], strict=True):
-            rungs[bidder] = offers.ladders[bidder].rungs[place]
+    for bidder, place in zip(offers.bidders[:count], offers.places[:count], strict=True):
+        rungs[bidder] = offers.ladders[bidder].rungs[place]
+    load = offers.load(settled, count)
     return Plan(tuple(rungs), tokens, seconds, settled.tokens, plain_seconds, load)
 
 
@@ -134,40 +172,46 @@ class _Offers:
 
     depth: int
     ladders: tuple[Ladder, ...]  # of every bid
-    bidders: tuple[int, ...]  # [N] whose step it is
-    places: tuple[int, ...]  # [N] which rung of the ladder it leads to
-    sums: list[list[float]]  # [N][6] of the steps up to here: what `load` adds
+    bidders: Sequence[int]  # [N] whose step it is
+    places: Sequence[int]  # [N] which rung of the ladder it leads to
+    # [N] of the steps up to here: nodes, nodes expanded, tokens, and requests that draft with the tokens
+    # they catch up with and those that they have
+    sums: Sequence[tuple[int, int, float, int, int, int]]
 
     def load(self, settled: Load, count: int) -> Load:
         """The step with the first ``count`` of them."""
         nodes, expanded, tokens, drafting, behind, context = self.sums[count - 1]
         return Load(
-            rows=settled.rows + int(nodes),
-            context=settled.context + int(nodes),
+            rows=settled.rows + nodes,
+            context=settled.context + nodes,
             sampling=settled.sampling,
             tokens=settled.tokens + tokens,
-            expanded=settled.expanded + int(expanded),
-            drafting=settled.drafting + int(drafting),
+            expanded=settled.expanded + expanded,
+            drafting=settled.drafting + drafting,
             depth=max(settled.depth, self.depth),
-            behind=settled.behind + int(behind),
-            draft_context=settled.draft_context + int(context),
+            behind=settled.behind + behind,
+            draft_context=settled.draft_context + context,
         )
 
 
 def _offers(bids: Sequence[Bid], depth: int) -> _Offers:
     ladders = tuple(bid.ladders[min(depth, len(bid.ladders)) - 1] for bid in bids)
+    if len(bids) == 1:  # in order as they are, and a dozen small arrays would take longer
+        [bid], [ladder] = bids, ladders
+        once = (1, bid.behind, bid.length)
+        alone = [(rung.nodes, rung.expanded, rung.tokens, *once) for rung in ladder.rungs]
+        return _Offers(depth, ladders, (0,) * len(alone), range(len(alone)), alone)
     sizes = [len(ladder.rungs) for ladder in ladders]
     bidders = np.repeat(np.arange(len(bids)), sizes)
     places = np.concatenate([np.arange(size) for size in sizes])
-    steps = np.concatenate([ladder.steps for ladder in ladders], axis=1)
-    of_bid = np.array([(1.0, bid.behind, bid.length) for bid in bids]).T
+    values, nodes, expanded, tokens = np.concatenate([ladder.steps for ladder in ladders], axis=1)
+    of_bid = np.array([(1, bid.behind, bid.length) for bid in bids]).T
     # A ladder's values fall, and the sort is stable: a request's steps stay in order.
-    order = np.argsort(-steps[0], kind="stable")
-    once = np.where(places == 0, of_bid[:, bidders], 0.0)
-    sums = np.concatenate([steps[1:], once])[:, order].cumsum(axis=1)
-    return _Offers(
-        depth, ladders, tuple(bidders[order].tolist()), tuple(places[order].tolist()), sums.T.tolist()
-    )
+    order = np.argsort(-values, kind="stable")
+    once = np.where(places == 0, of_bid[:, bidders], 0)
+    counts = np.vstack([nodes, expanded, once])[:, order].astype(np.int64).cumsum(axis=1).tolist()
+    sums = [*zip(*counts[:2], tokens[order].cumsum().tolist(), *counts[2:], strict=True)]
+    return _Offers(depth, ladders, bidders[order].tolist(), places[order].tolist(), sums)
 
 
 @lru_cache(maxsize=1024)
