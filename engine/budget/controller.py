@@ -136,32 +136,40 @@ class Controller:
 
     def plan(self, views: Sequence[View], prompt_tokens: int) -> list[Choice]:
         """One step's trees. prompt_tokens: rows of prompts that are likely to share the step."""
-        load = Load(
-            rows=len(views) + sum(view.forced for view in views) + prompt_tokens,
-            context=sum(view.length for view in views) + prompt_tokens,
-            sampling=len(views),
-            tokens=float(len(views)),
-        )
+        count = len(views)
+        load = Load(count + prompt_tokens, prompt_tokens, count, float(count))
         choices: list[Choice | None] = []
-        share = self.settings.max_step_nodes // max(1, len(views))
+        open_to_choice: list[View] = []
+        forced, knows = 0, False
+        share = self.settings.max_step_nodes // max(1, count)
         for view in views:
+            load.context += view.length
+            forced += view.forced
             choice = self._alone(view, share)
-            if choice is not None and choice.budget is not None:
-                settle(load, view, choice.budget)
-            if choice is not None and choice.known and not view.is_shared:
-                load.add_known(view.known)
             choices.append(choice)
-        open_to_choice = [view for view, choice in zip(views, choices, strict=True) if choice is None]
+            if view.known.num_nodes:
+                knows |= view.is_shared
+                if choice is not None and choice.known and not view.is_shared:
+                    load.add_known(view.known)
+            if choice is None:
+                open_to_choice.append(view)
+            elif choice.budget is not None:
+                settle(load, view, choice.budget)
+        load.rows += forced
         shared = iter(self._share_out(open_to_choice, load))
-        plan = choose_known(views, [choice or next(shared) for choice in choices], load, self.costs)
-        self._looks.made(
-            taken=any(
+        plan = [choice or next(shared) for choice in choices]
+        taken = False
+        if knows:
+            plan = choose_known(views, plan, load, self.costs)
+            taken = any(
                 choice.known and view.known.num_nodes and view.is_shared
                 for view, choice in zip(views, plan, strict=True)
             )
-        )
+        self._looks.made(taken=taken)
+        if forced or prompt_tokens:  # the step would be none of plain decoding's
+            return plan
         gain = self._held.plan.gain if open_to_choice else 1.0  # known candidates alone have no plan
-        if self._is_baseline(views, plan, prompt_tokens, gain):
+        if self._is_baseline(views, plan, gain):
             return [
                 Choice(None, Off.BASELINE, known=False) if _has_tree(view, choice) else choice
                 for view, choice in zip(views, plan, strict=True)
@@ -295,8 +303,8 @@ class Controller:
         """Try one of those that go without, if the time that tries may take allows it."""
         waiting = [
             index
-            for index, (view, choice) in enumerate(zip(views, choices, strict=True))
-            if choice.off is Off.NO_GAIN and view.history.wants_probe
+            for index, choice in enumerate(choices)
+            if choice.off is Off.NO_GAIN and views[index].history.wants_probe
         ]
         if not waiting:
             return
@@ -316,17 +324,13 @@ class Controller:
             choices[index] = choice
             self._tries.tried(len(views))
 
-    def _is_baseline(
-        self, views: Sequence[View], plan: Sequence[Choice], prompt_tokens: int, gain: float
-    ) -> bool:
+    def _is_baseline(self, views: Sequence[View], plan: Sequence[Choice], gain: float) -> bool:
         """Whether this step shall show what plain decoding costs; never at the cost of a seed's tree.
 
         gain: of the trees, in tokens a second; 1: not known.
         """
         with_trees = [view for view, choice in zip(views, plan, strict=True) if _has_tree(view, choice)]
-        if any(view.forced for view in views):
-            return False  # the step would be none of plain decoding's
-        if not with_trees or prompt_tokens or not all(view.is_free for view in with_trees):
+        if not with_trees or not all(view.is_free for view in with_trees):
             return False
         return self._baseline_probes.is_due(len(views), gain)
 
