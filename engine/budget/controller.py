@@ -248,11 +248,17 @@ class Controller:
         if not views:
             return []
         plan = self._held_plan(views, load)
-        choices, without = [], Choice(None, Off.NO_GAIN)
-        for view, rung in zip(views, plan.rungs, strict=True):
+        choices, waiting, without = [], [], Choice(None, Off.NO_GAIN)
+        for index, (view, rung) in enumerate(zip(views, plan.rungs, strict=True)):
             view.history.turn(on=rung is not None, length=view.length)
-            choices.append(without if rung is None else beside_known(view, rung, plan))
-        self._probe(views, choices)
+            if rung is not None:
+                choices.append(beside_known(view, rung, plan))
+                continue
+            choices.append(without)
+            if view.history.wants_probe:
+                waiting.append(index)
+        if waiting:
+            self._probe(views, choices, waiting)
         return choices
 
     def _held_plan(self, views: Sequence[View], load: Load) -> Plan:
@@ -299,15 +305,11 @@ class Controller:
         goes_on = self._drafted_at(len(views)) and any(view.history.is_on for view in views)
         return _KEPT_MARGIN if goes_on else _MARGIN
 
-    def _probe(self, views: Sequence[View], choices: list[Choice]) -> None:
-        """Try one of those that go without, if the time that tries may take allows it."""
-        waiting = [
-            index
-            for index, choice in enumerate(choices)
-            if choice.off is Off.NO_GAIN and views[index].history.wants_probe
-        ]
-        if not waiting:
-            return
+    def _probe(self, views: Sequence[View], choices: list[Choice], waiting: Sequence[int]) -> None:
+        """Try one of those that go without, if the time that tries may take allows it.
+
+        waiting: which of them are to be tried again.
+        """
         index = min(waiting, key=lambda index: views[index].behind)
         view = views[index]
         choice = with_catch_up(view, _PROBE)

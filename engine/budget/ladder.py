@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +37,18 @@ class Rung:
     tokens: float  # expected, beyond the one that every step gives
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Ladder:
     """Trees for one request, each a step up from the one before, from no tree at all. Equal: the same."""
 
-    rungs: tuple[Rung, ...]
-    steps: NDArray[np.float64]  # [4, R]: tokens for a node, nodes, nodes expanded and tokens of each step
+    rungs: tuple[Rung, ...]  # with rising nodes and tokens
 
-
-def ladder_of(rungs: Sequence[Rung]) -> Ladder:
-    """Of trees with rising nodes and tokens."""
-    sizes = np.array([(rung.nodes, rung.expanded, rung.tokens) for rung in rungs], dtype=np.float64)
-    increments = np.diff(sizes.reshape(-1, 3), axis=0, prepend=0.0).T
-    return Ladder(tuple(rungs), np.vstack([increments[2] / increments[0], increments]))
+    @cached_property
+    def steps(self) -> NDArray[np.float64]:
+        """[4, R]: tokens for a node, nodes, nodes expanded and tokens of each step."""
+        sizes = np.array([(rung.nodes, rung.expanded, rung.tokens) for rung in self.rungs], dtype=np.float64)
+        increments = np.diff(sizes.reshape(-1, 3), axis=0, prepend=0.0).T
+        return np.vstack([increments[2] / increments[0], increments])
 
 
 def kind_of(view: View) -> Kind:
@@ -96,7 +94,7 @@ def _ladders(kind: Kind, max_nodes: int, max_depth: int, rates: tuple[int, ...])
             shape = shape_of(kind, budget)
             tokens = expected_tokens(levels_of(shape, greedy=kind.greedy), exact)
             rungs.append(Rung(budget, shape.num_nodes, shape.num_expanded, shape.depth, tokens))
-        found.append(ladder_of(_hull(rungs)))
+        found.append(Ladder(tuple(_hull(rungs))))
     return tuple(found)
 
 

@@ -7,6 +7,8 @@ from typing import Protocol
 from ..drawing import Drawing
 from .base import Proposal
 
+_TAKING_KNOWN = frozenset({Drawing.HEAD, Drawing.HEAD_AND_TAIL})
+
 
 class MisfitError(ValueError):
     """A proposal drawn in a way for which the verifier has no exact rule."""
@@ -22,7 +24,7 @@ class HasFits(Protocol):
 
 def takes_known(verifier: HasFits) -> bool:
     """Whether it has an exact rule for children that were chosen, alone and beside draws."""
-    return verifier.fits >= {Drawing.HEAD, Drawing.HEAD_AND_TAIL}
+    return verifier.fits >= _TAKING_KNOWN
 
 
 def require_fit(verifier: HasFits, proposal: Proposal) -> None:
