@@ -198,9 +198,7 @@ def _offers(bids: Sequence[Bid], depth: int) -> _Offers:
     ladders = tuple(bid.ladders[min(depth, len(bid.ladders)) - 1] for bid in bids)
     if len(bids) == 1:  # in order as they are, and a dozen small arrays would take longer
         [bid], [ladder] = bids, ladders
-        alone = [
-            (rung.nodes, rung.expanded, rung.tokens, 1, bid.behind, bid.length) for rung in ladder.rungs
-        ]
+        alone = [(rung.nodes, rung.expanded, rung.tokens, 1, bid.behind, bid.length) for rung in ladder.rungs]
         return _Offers(depth, ladders, (0,) * len(alone), range(len(alone)), alone)
     sizes = [len(ladder.rungs) for ladder in ladders]
     bidders = np.repeat(np.arange(len(bids)), sizes)

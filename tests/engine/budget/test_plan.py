@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,7 +14,7 @@ from resispec.engine.budget.acceptance import Acceptance
 from resispec.engine.budget.base import StepCosts, View
 from resispec.engine.budget.costs import ReferenceCosts, reference_costs
 from resispec.engine.budget.history import History
-from resispec.engine.budget.ladder import kind_of, ladders, shape_of
+from resispec.engine.budget.ladder import Ladder, kind_of, ladders, shape_of
 from resispec.engine.budget.plan import Bid, Load, choose, step_seconds
 from resispec.engine.drawing import Drawing
 from resispec.engine.request import SpeculationMode
@@ -65,6 +66,18 @@ def test_no_plan_is_predicted_to_be_worse_than_plain(rates, costs, prompt, margi
         assert plan.tokens > len(rates)
     else:
         assert (plan.gain, plan.seconds) == (1.0, plan.plain_seconds)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(0, 0.98), costs_of_any_kind, st.integers(0, 300))
+def test_one_request_gets_what_it_would_beside_others_that_ask_for_nothing(rate, costs, prompt):
+    one = view(rate)
+    bid, nothing = Bid(ladders(one), 100, 2), Bid((Ladder(()),) * 4, 100, 2)
+    load = Load(2 + prompt, 200, 2, 2.0)
+    alone, beside = choose([bid], load, costs), choose([bid, nothing], load, costs)
+    assert beside.rungs == (*alone.rungs, None)
+    assert replace(beside.load, tokens=0.0) == replace(alone.load, tokens=0.0)
+    assert (beside.seconds, beside.tokens) == pytest.approx((alone.seconds, alone.tokens))
 
 
 @settings(max_examples=150, deadline=None)
