@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .mapped import MappedWeights
-from .native.products import NativeProducts, native_products
+from .native.products import GROUP, MatrixArguments, NativeProducts, native_products
 
 _KEPT_KERNELS = 192
 _CAPACITIES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
@@ -31,27 +31,45 @@ def bound_kernel_cache() -> None:
 
 
 class NativeLinear(nn.Module):
-    """``y = x W^T + b`` in kernels of our own, in bfloat16. Inference only; the plain weight is not kept."""
+    """``y = x W^T + b`` in kernels of our own, in bfloat16. Inference only; the plain weight is not kept.
 
-    def __init__(self, linear: nn.Linear, products: NativeProducts) -> None:
+    Or, with weights of 8 bits, ``y = s (C - 128) x' + b``, where ``x'`` is ``x`` rounded to 8 bits too, 64
+    numbers at a time: `models/native/codes.h`.
+    """
+
+    def __init__(self, linear: nn.Linear, products: NativeProducts, *, coded: bool = False) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight = products.panels(linear.weight)
+        self.scales: Tensor | None = None
+        if coded:
+            self.weight, self.scales = products.codes(linear.weight)
+        else:
+            self.weight = products.panels(linear.weight)
         bias: Tensor | None = linear.bias
         self.bias = None if bias is None else bias.detach().contiguous()
+        self.arguments = MatrixArguments(
+            self.weight.data_ptr(),
+            None if self.bias is None else self.bias.data_ptr(),
+            None if self.scales is None else self.scales.data_ptr(),
+            self.in_features,
+            self.out_features,
+        )
         self._products = products
 
     @staticmethod
-    def fits(linear: nn.Module) -> bool:
+    def fits(linear: nn.Module, *, coded: bool = False) -> bool:
         """Whether it is one that the kernels take."""
+        multiple = GROUP if coded else 2
         return (
-            type(linear) is nn.Linear and linear.weight.dtype is torch.bfloat16 and not linear.in_features % 2
+            type(linear) is nn.Linear
+            and linear.weight.dtype is torch.bfloat16
+            and not linear.in_features % multiple
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., K] -> [..., outputs], bfloat16."""
         flat = x.reshape(-1, self.in_features).to(torch.bfloat16).contiguous()
-        output = self._products.multiply(flat, self.weight, self.bias, self.out_features)
+        output = self._products.multiply(flat, self.arguments)
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 
@@ -75,14 +93,17 @@ class PackedLinear(nn.Module):
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 
-def pack_linears(model: nn.Module, *, native: bool = True) -> int:
+def pack_linears(model: nn.Module, *, native: bool = True, coded: bool = False) -> int:
     """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final.
 
-    native: by kernels of our own where there are some for it.
+    native: by kernels of our own where there are some for it. coded: with weights of 8 bits, for those
+    that these kernels take.
     """
     products = native_products() if native else None
 
     def pack(linear: nn.Linear) -> nn.Module:
+        if products is not None and coded and NativeLinear.fits(linear, coded=True):
+            return NativeLinear(linear, products, coded=True)
         if products is not None and NativeLinear.fits(linear):
             return NativeLinear(linear, products)
         return PackedLinear(linear)

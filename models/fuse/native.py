@@ -16,7 +16,6 @@ from resispec.models.native import native_kernels
 from resispec.models.native.products import (
     PANEL,
     LayerArguments,
-    MatrixArguments,
     NativeProducts,
     native_products,
 )
@@ -42,7 +41,8 @@ class NativeLayers:
         self._window = attention.window
         self._arguments = (LayerArguments * len(layers))(*map(_arguments, layers))
         one = self._arguments[0]
-        shapes = [(matrix.size, matrix.outputs) for matrix in (one.qkv, one.output, one.gate_up, one.down)]
+        matrices = one.qkv, one.output, one.gate_up, one.down
+        shapes = [(matrix.size, matrix.outputs, bool(matrix.scales)) for matrix in matrices]
         self.sizes = (*shapes, one.heads, one.kv_heads, one.dim, one.window, one.scaling)
 
     def run(
@@ -185,10 +185,10 @@ def _arguments(layer: FusedLayer) -> LayerArguments:
     return LayerArguments(
         first.weight.data_ptr(),
         second.weight.data_ptr(),
-        _matrix(attention.qkv_proj),
-        _matrix(attention.o_proj),
-        _matrix(mlp.gate_up_proj),
-        _matrix(mlp.down_proj),
+        attention.qkv_proj.arguments,
+        attention.o_proj.arguments,
+        mlp.gate_up_proj.arguments,
+        mlp.down_proj.arguments,
         first.weight.shape[0],
         attention.o_proj.in_features // attention.head_dim,
         attention.num_kv_heads,
@@ -199,7 +199,3 @@ def _arguments(layer: FusedLayer) -> LayerArguments:
         attention.scaling,
     )
 
-
-def _matrix(linear: NativeLinear) -> MatrixArguments:
-    bias = None if linear.bias is None else linear.bias.data_ptr()
-    return MatrixArguments(linear.weight.data_ptr(), bias, linear.in_features, linear.out_features)

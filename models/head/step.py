@@ -63,11 +63,13 @@ class HeadStepModel:
 
     def pack(self) -> None:
         """Lay the weights out for the CPU's kernels."""
-        pack_linears(self._head)  # with the layers that `FusedHead` left it: what reads the target's
+        import os
+        coded = os.environ.get("CODED", "1") == "1"
+        pack_linears(self._head, coded=coded)  # with the layers that `FusedHead` left it: what reads the target's
         if self._fused is not None:
-            pack_linears(self._fused)
+            pack_linears(self._fused, coded=coded)
             go_native(self._fused)
-        pack_linears(self._readout)
+        pack_linears(self._readout, coded=coded)
 
 
 def _without_first(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

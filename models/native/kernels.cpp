@@ -62,12 +62,12 @@ void resispec_move_rows(void* pools, int64_t layers, int64_t pool_stride, int64_
 // Whether this processor has what the following take.
 int resispec_has_products() { return has_products(); }
 
-// out: [rows, outputs]; x: [rows, size]; panels: as products.h lays them out; bias: [outputs] or null.
-void resispec_multiply(void* out, const void* x, const void* panels, const void* bias, int64_t rows, int64_t size,
-                       int64_t outputs, int threads) {
-  const Matrix matrix{(const BFloat16*)panels, (const BFloat16*)bias, size, outputs};
-#pragma omp parallel num_threads(threads) if (size * outputs > kWorth)
-  multiply_shared((BFloat16*)out, (const BFloat16*)x, rows, matrix, nullptr);
+// out: [rows, outputs]; x: [rows, size]; matrix: a `Matrix` of products.h.
+void resispec_multiply(void* out, const void* x, const void* matrix, int64_t rows, int threads) {
+  const Matrix& of = *(const Matrix*)matrix;
+  Products products(rows, of.scales ? of.size : 0);
+#pragma omp parallel num_threads(threads) if (of.size * of.outputs > kWorth)
+  Products::Own(products).multiply((BFloat16*)out, (const BFloat16*)x, of, nullptr);
 }
 
 // out, hidden: [tokens, size], two places; keys, values: of the first layer, as above, the others' `stride` numbers on.

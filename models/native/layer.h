@@ -5,8 +5,6 @@
 
 #pragma once
 
-#include <memory>
-
 #include "attention.h"
 #include "parts.h"
 #include "products.h"
@@ -28,16 +26,21 @@ struct Step {
   int64_t tokens, count;
 };
 
-// Rows: a thread norms as many for itself sooner than it waits for others.
-constexpr int64_t kOwnNorms = 24;
-
 // The KV memory's rows of some layers, one behind the other.
 struct Memory {
   BFloat16 *keys, *values;  // of the first layer
   int64_t stride;           // numbers from layer to layer
 };
 
-// Some layers behind each other, alike in all sizes. `out` may not be `hidden`. 1 for a size of head that is not
+// The longest rows that a layer multiplies with weights of 8 bits.
+inline int64_t longest_coded(const Layer& layer) {
+  int64_t most = 0;
+  for (const Matrix* matrix : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down})
+    if (matrix->scales && matrix->size > most) most = matrix->size;
+  return most;
+}
+
+// Some layers behind each other, alike in all sizes and in which weights have 8 bits. `out` may not be `hidden`. 1 for a size of head that is not
 // built, else 0.
 inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memory, const Layer* layers, int64_t count,
                       const Step& step, int threads) {
@@ -49,7 +52,7 @@ inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memor
   const int64_t tokens = step.tokens, size = first.size, width = heads.width();
   const int64_t attended_size = first.heads * first.dim, inner_size = first.gate_up.outputs / 2;
   AttentionPlan plan = plan_attention(step.segments, step.count, shape, threads);
-  const bool own_norms = tokens <= kOwnNorms;
+  const bool own_norms = tokens <= kOwnRows;
   const std::unique_ptr<BFloat16[]> scratch(new BFloat16[tokens * (width + attended_size + 3 * size + inner_size)]);
   BFloat16* const qkv = scratch.get();
   BFloat16* const attended = qkv + tokens * width;
@@ -57,9 +60,11 @@ inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memor
   BFloat16* const between = middle + tokens * size;
   BFloat16* const shared_norms = between + tokens * size;
   BFloat16* const inner = shared_norms + tokens * size;
+  Products products(tokens, longest_coded(first));
 #pragma omp parallel num_threads(threads)
   {
     const std::unique_ptr<BFloat16[]> own(own_norms ? new BFloat16[tokens * size] : nullptr);
+    Products::Own own_products(products);
     BFloat16* const normed = own_norms ? own.get() : shared_norms;
     const auto norm = [&](const BFloat16* x, const float* weight, float eps) {
       if (own_norms) {
@@ -74,17 +79,17 @@ inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memor
       const BFloat16* const in = i ? between : hidden;
       BFloat16 *const keys = memory.keys + i * memory.stride, *const values = memory.values + i * memory.stride;
       norm(in, layer.first_norm, layer.first_eps);
-      multiply_shared(qkv, normed, tokens, layer.qkv, nullptr);
+      own_products.multiply(qkv, normed, layer.qkv, nullptr);
 #pragma omp for schedule(static)
       for (int64_t token = 0; token < tokens; ++token) {
         const int64_t at = token * first.dim;
         rotate_token(qkv + token * width, step.cos + at, step.sin + at, step.rows[token], keys, values, heads);
       }
       attend_shared<BFloat16>(plan, attend_some, shape, qkv, keys, values, attended);
-      multiply_shared(middle, attended, tokens, layer.output, in);
+      own_products.multiply(middle, attended, layer.output, in);
       norm(middle, layer.second_norm, layer.second_eps);
-      multiply_gated_shared(inner, normed, tokens, layer.gate_up);
-      multiply_shared(i + 1 < count ? between : out, inner, tokens, layer.down, middle);
+      own_products.multiply_gated(inner, normed, layer.gate_up);
+      own_products.multiply(i + 1 < count ? between : out, inner, layer.down, middle);
     }
   }
   return 0;

@@ -6,21 +6,16 @@
 //
 //     W [outputs, inputs] -> [panels, inputs / 2, 32, 2]
 //
-// A row's result has the same bits alone and among any others: each output is one chain of sums.
+// Weights of 8 bits lie in fours: codes.h. A row's result has the same bits alone and among any others: each
+// output is one chain of sums.
 
 #pragma once
 
-#include "vectors.h"
+#include <memory>
 
-#if defined(__AVX512F__) && defined(__GNUC__)
-#include <immintrin.h>
-#define RESISPEC_PRODUCTS 1
-#define WITH_DOTS __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#endif
+#include "codes.h"
 
 namespace {
-
-constexpr int64_t kPanel = 2 * kLanes;  // outputs
 
 // Where the results for a panel go: rows `stride` apart, `count` outputs of each.
 struct Output {
@@ -28,31 +23,25 @@ struct Output {
   int64_t stride;
   const BFloat16* bias;   // or null
   const BFloat16* added;  // rows as of `to`, or null
+  const float* scales;    // of weights of 8 bits, or null
 };
 
-// Of `rows` rows: what one call of a kernel works on.
+// What one call of a kernel works on.
 struct Inputs {
   const BFloat16* rows;
-  int64_t stride, pairs;
+  int64_t size;
+
+  void skip(int64_t count) { rows += count * size; }
 };
 
-inline bool has_products() {
-#ifdef RESISPEC_PRODUCTS
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
 #ifdef RESISPEC_PRODUCTS
 
-constexpr int kRows = 12;         // at a time: two sums each, and the registers are full
-constexpr int64_t kAhead = 4096;  // bytes: memory answers later than the processor asks by itself
+constexpr int kRows = 12;  // at a time: two sums each, and the registers are full
 
 template <int R>
 WITH_DOTS inline __attribute__((always_inline)) void dot(const Inputs& x, const BFloat16* panel, __m512 (&sum)[R][2]) {
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-  for (int64_t k = 0; k < x.pairs; ++k) {
+  for (int64_t k = 0; k < x.size / 2; ++k) {
     const BFloat16* pairs = panel + k * 2 * kPanel;
     const __m512bh first = (__m512bh)_mm512_loadu_si512(pairs), second = (__m512bh)_mm512_loadu_si512(pairs + kPanel);
     __builtin_prefetch((const char*)pairs + kAhead);
@@ -60,7 +49,7 @@ WITH_DOTS inline __attribute__((always_inline)) void dot(const Inputs& x, const 
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       int32_t pair;
-      std::memcpy(&pair, x.rows + r * x.stride + 2 * k, sizeof pair);
+      std::memcpy(&pair, x.rows + r * x.size + 2 * k, sizeof pair);
       const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
       sum[r][0] = _mm512_dpbf16_ps(sum[r][0], first, both);
       sum[r][1] = _mm512_dpbf16_ps(sum[r][1], second, both);
@@ -76,34 +65,37 @@ WITH_DOTS inline __mmask16 first_lanes(int64_t count) {
   return count >= kLanes ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
 }
 
-template <int R>
-WITH_DOTS void multiply_rows(const Output& y, const Inputs& x, const BFloat16* panel, int64_t count) {
+template <int R, typename X, typename W>
+WITH_DOTS void multiply_rows(const Output& y, const X& x, const W* panel, int64_t count) {
   __m512 sum[R][2];
   dot<R>(x, panel, sum);
   for (int half = 0; half < 2; ++half) {
     const __mmask16 lanes = first_lanes(count - half * kLanes);
+    const __m512 scale = y.scales ? _mm512_loadu_ps(y.scales + half * kLanes) : _mm512_set1_ps(1);
     const __m512 bias = y.bias ? widened(y.bias + half * kLanes, lanes) : _mm512_setzero_ps();
     for (int r = 0; r < R; ++r) {
       const int64_t at = r * y.stride + half * kLanes;
-      __m512 total = _mm512_add_ps(sum[r][half], bias);
+      __m512 total = _mm512_add_ps(_mm512_mul_ps(sum[r][half], scale), bias);
       if (y.added) total = _mm512_add_ps(total, widened(y.added + at, lanes));
       _mm256_mask_storeu_epi16(y.to + at, lanes, (__m256i)_mm512_cvtneps_pbh(total));
     }
   }
 }
 
-// silu(gate) * up, for the panels of both.
-template <int R>
-WITH_DOTS void gate_rows(const Output& y, const Inputs& x, const BFloat16* gate, const BFloat16* up,
-                         const BFloat16* up_bias) {
+// silu(gate) * up, for the panels of both. up: its bias and scales.
+template <int R, typename X, typename W>
+WITH_DOTS void gate_rows(const Output& y, const X& x, const W* gate_panel, const W* up_panel, const Output& up) {
   __m512 first[R][2], second[R][2];
-  dot<R>(x, gate, first);
-  dot<R>(x, up, second);
+  dot<R>(x, gate_panel, first);
+  dot<R>(x, up_panel, second);
   for (int half = 0; half < 2; ++half)
     for (int r = 0; r < R; ++r) {
-      if (y.bias) first[r][half] = _mm512_add_ps(first[r][half], widened(y.bias + half * kLanes, 0xffff));
-      if (up_bias) second[r][half] = _mm512_add_ps(second[r][half], widened(up_bias + half * kLanes, 0xffff));
-      const __m512 inner = (__m512)(silu((Floats)first[r][half]) * (Floats)second[r][half]);
+      __m512 &a = first[r][half], &b = second[r][half];
+      if (y.scales) a = _mm512_mul_ps(a, _mm512_loadu_ps(y.scales + half * kLanes));
+      if (y.scales) b = _mm512_mul_ps(b, _mm512_loadu_ps(up.scales + half * kLanes));
+      if (y.bias) a = _mm512_add_ps(a, widened(y.bias + half * kLanes, 0xffff));
+      if (y.bias) b = _mm512_add_ps(b, widened(up.bias + half * kLanes, 0xffff));
+      const __m512 inner = (__m512)(silu((Floats)a) * (Floats)b);
       _mm256_storeu_epi16(y.to + r * y.stride + half * kLanes, (__m256i)_mm512_cvtneps_pbh(inner));
     }
 }
@@ -117,24 +109,25 @@ WITH_DOTS void gate_rows(const Output& y, const Inputs& x, const BFloat16* gate,
   }
 
 // One panel's outputs of all rows.
-WITH_DOTS inline void multiply(Output y, Inputs x, int64_t rows, const BFloat16* panel, int64_t count) {
+template <typename X, typename W>
+WITH_DOTS inline void multiply(Output y, X x, int64_t rows, const W* panel, int64_t count) {
 #define MULTIPLY(R) multiply_rows<R>(y, x, panel, count); break
   for (int64_t row = 0; row < rows; row += kRows) {
     IN_ROWS(MULTIPLY)
     y.to += kRows * y.stride;
     if (y.added) y.added += kRows * y.stride;
-    x.rows += kRows * x.stride;
+    x.skip(kRows);
   }
 #undef MULTIPLY
 }
 
-WITH_DOTS inline void multiply_gated(Output y, Inputs x, int64_t rows, const BFloat16* gate, const BFloat16* up,
-                                     const BFloat16* up_bias) {
-#define GATE(R) gate_rows<R>(y, x, gate, up, up_bias); break
+template <typename X, typename W>
+WITH_DOTS inline void multiply_gated(Output y, X x, int64_t rows, const W* gate, const W* up, const Output& of_up) {
+#define GATE(R) gate_rows<R>(y, x, gate, up, of_up); break
   for (int64_t row = 0; row < rows; row += kRows) {
     IN_ROWS(GATE)
     y.to += kRows * y.stride;
-    x.rows += kRows * x.stride;
+    x.skip(kRows);
   }
 #undef GATE
 }
@@ -142,39 +135,89 @@ WITH_DOTS inline void multiply_gated(Output y, Inputs x, int64_t rows, const BFl
 
 #else
 
-inline void multiply(Output, Inputs, int64_t, const BFloat16*, int64_t) {}
-inline void multiply_gated(Output, Inputs, int64_t, const BFloat16*, const BFloat16*, const BFloat16*) {}
+template <typename X, typename W>
+void multiply(const Output&, const X&, int64_t, const W*, int64_t) {}
+template <typename X, typename W>
+void multiply_gated(const Output&, const X&, int64_t, const W*, const W*, const Output&) {}
 
 #endif
 
-// A layer's matrix as it lies: `size` inputs, an even number.
+// A layer's matrix as it lies. size: inputs, an even number, and whole groups for weights of 8 bits.
 struct Matrix {
-  const BFloat16 *panels, *bias;  // bias: or null
+  const void* panels;
+  const BFloat16* bias;  // or null
+  const float* scales;   // of weights of 8 bits, for whole panels; null: bfloat16
   int64_t size, outputs;
 };
 
-// Shared among the threads of the region that it is called in, all of which must call it.
-// x: [rows, size]; y, added: [rows, outputs].
-inline void multiply_shared(BFloat16* y, const BFloat16* x, int64_t rows, const Matrix& matrix, const BFloat16* added) {
+template <typename W, typename X>
+inline void multiply_panels(BFloat16* y, const X& x, int64_t rows, const Matrix& matrix, const BFloat16* added) {
   const int64_t panels = whole(matrix.outputs, kPanel);
 #pragma omp for schedule(static)
   for (int64_t panel = 0; panel < panels; ++panel) {
     const int64_t at = panel * kPanel;
-    const Output to{y + at, matrix.outputs, matrix.bias ? matrix.bias + at : nullptr, added ? added + at : nullptr};
-    multiply(to, {x, matrix.size, matrix.size / 2}, rows, matrix.panels + at * matrix.size, matrix.outputs - at);
+    const Output to{y + at, matrix.outputs, matrix.bias ? matrix.bias + at : nullptr, added ? added + at : nullptr,
+                    matrix.scales ? matrix.scales + at : nullptr};
+    multiply(to, x, rows, (const W*)matrix.panels + at * matrix.size, matrix.outputs - at);
   }
 }
 
-// x: [rows, size]; y: [rows, outputs / 2], a whole number of panels: silu of the first half, times the second.
-inline void multiply_gated_shared(BFloat16* y, const BFloat16* x, int64_t rows, const Matrix& matrix) {
+template <typename W, typename X>
+inline void multiply_gated_panels(BFloat16* y, const X& x, int64_t rows, const Matrix& matrix) {
   const int64_t inner = matrix.outputs / 2, panels = inner / kPanel;
 #pragma omp for schedule(static)
   for (int64_t panel = 0; panel < panels; ++panel) {
     const int64_t at = panel * kPanel;
-    const BFloat16 *gate = matrix.panels + at * matrix.size, *up = gate + inner * matrix.size;
-    const BFloat16 *gate_bias = matrix.bias ? matrix.bias + at : nullptr, *up_bias = gate_bias ? gate_bias + inner : nullptr;
-    multiply_gated({y + at, inner, gate_bias, nullptr}, {x, matrix.size, matrix.size / 2}, rows, gate, up, up_bias);
+    const auto part = [&](int64_t first) {
+      return Output{y + at, inner, matrix.bias ? matrix.bias + first : nullptr, nullptr,
+                    matrix.scales ? matrix.scales + first : nullptr};
+    };
+    const W* gate = (const W*)matrix.panels + at * matrix.size;
+    multiply_gated(part(at), x, rows, gate, gate + inner * matrix.size, part(inner + at));
   }
 }
+
+// Products of one region of threads, all of which must call for each.
+class Products {
+ public:
+  // Made outside the region. size: of the longest rows that meet weights of 8 bits; 0: none do.
+  Products(int64_t rows, int64_t size) : rows_(rows), size_(size), shared_(rows > kOwnRows ? rows : 0, size) {}
+
+  // A thread's own part.
+  class Own {
+   public:
+    explicit Own(Products& all) : all_(all), own_(all.rows_ > kOwnRows ? 0 : all.rows_, all.size_) {}
+
+    // x: [rows, size]; y, added: [rows, outputs].
+    void multiply(BFloat16* y, const BFloat16* x, const Matrix& matrix, const BFloat16* added) {
+      if (matrix.scales) multiply_panels<uint8_t>(y, coded(x, matrix.size), all_.rows_, matrix, added);
+      else multiply_panels<BFloat16>(y, Inputs{x, matrix.size}, all_.rows_, matrix, added);
+    }
+
+    // x: [rows, size]; y: [rows, outputs / 2], whole panels: silu of the first half, times the second.
+    void multiply_gated(BFloat16* y, const BFloat16* x, const Matrix& matrix) {
+      if (matrix.scales) multiply_gated_panels<uint8_t>(y, coded(x, matrix.size), all_.rows_, matrix);
+      else multiply_gated_panels<BFloat16>(y, Inputs{x, matrix.size}, all_.rows_, matrix);
+    }
+
+   private:
+    CodedInputs coded(const BFloat16* x, int64_t size) {
+      if (all_.rows_ <= kOwnRows) {
+        for (int64_t row = 0; row < all_.rows_; ++row) own_.code(x, row, size);
+        return own_.inputs(size);
+      }
+#pragma omp for schedule(static)
+      for (int64_t row = 0; row < all_.rows_; ++row) all_.shared_.code(x, row, size);
+      return all_.shared_.inputs(size);
+    }
+
+    Products& all_;
+    CodedRows own_;
+  };
+
+ private:
+  int64_t rows_, size_;
+  CodedRows shared_;
+};
 
 }  // namespace

@@ -1,7 +1,7 @@
 """Products with weights and whole decoder layers in the kernels of ``products.h`` and ``layer.h``.
 
-They take bfloat16, and a processor that multiplies pairs of it (AVX512-BF16). One with tiles (AMX) is left to
-oneDNN, which uses them.
+They take bfloat16, its weights rounded to 8 bits or not, and a processor that multiplies pairs of it
+(AVX512-BF16). One with tiles (AMX) is left to oneDNN, which uses them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from torch import Tensor
 from .library import NativeKernels, native_kernels
 
 PANEL = 32  # outputs side by side
+GROUP = 64  # inputs that are rounded with one scale, for weights of 8 bits
+_ZERO = 128  # the code of a weight of 0
 _POINTER, _SIZE, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 
 
 class MatrixArguments(ctypes.Structure):
     """``Matrix`` of products.h."""
 
-    _fields_ = (("panels", _POINTER), ("bias", _POINTER), ("size", _SIZE), ("outputs", _SIZE))
+    _fields_ = (
+        ("panels", _POINTER),
+        ("bias", _POINTER),
+        ("scales", _POINTER),
+        ("size", _SIZE),
+        ("outputs", _SIZE),
+    )
 
 
 class LayerArguments(ctypes.Structure):
@@ -67,31 +75,38 @@ class NativeProducts:
     def __init__(self, kernels: NativeKernels) -> None:
         library = kernels.library
         self._multiply = library.resispec_multiply
-        self._multiply.argtypes = [_POINTER] * 4 + [_SIZE] * 3 + [_FLAG]
+        self._multiply.argtypes = [_POINTER] * 3 + [_SIZE, _FLAG]
         self._multiply.restype = None
         self._layers = library.resispec_layers
         self._layers.argtypes = [_POINTER] * 4 + [_SIZE, _POINTER, _SIZE, _POINTER, _FLAG]
         self._layers.restype = _FLAG
 
     def panels(self, weight: Tensor) -> Tensor:
-        """``weight`` [outputs, K], K even, as `multiply` reads it: [panels, K / 2, 32, 2]."""
+        """``weight`` [outputs, K], K even, as products read it: [panels, K / 2, 32, 2]."""
         outputs, size = weight.shape
         padded = F.pad(weight.detach(), (0, 0, 0, -outputs % PANEL))
         return padded.view(-1, PANEL, size // 2, 2).transpose(1, 2).contiguous()
 
-    def multiply(self, x: Tensor, panels: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
-        """``x W^T + b``. x: [N, K]; panels: of `panels`; bias: [outputs] -> [N, outputs]."""
-        rows, size = x.shape
-        out = x.new_empty(rows, outputs)
-        pointer = None if bias is None else bias.data_ptr()
+    def codes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """``weight`` [outputs, K], K in whole `GROUP`s, in 8 bits: ``s (C - 128)``, rounded to the nearest.
+
+        Panels [panels, K / 4, 32, 4] uint8 of ``C``, and ``s`` [32 panels] float32, ``max |W| / 127`` of
+        each output.
+        """
+        outputs, size = weight.shape
+        exact = F.pad(weight.detach().float(), (0, 0, 0, -outputs % PANEL))
+        scales = (exact.abs().amax(dim=1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        codes = torch.round(exact / scales[:, None]).add_(_ZERO).to(torch.uint8)
+        return codes.view(-1, PANEL, size // 4, 4).transpose(1, 2).contiguous(), scales
+
+    def multiply(self, x: Tensor, matrix: MatrixArguments) -> Tensor:
+        """``x W^T + b``. x: [N, K] -> [N, outputs]."""
+        out = x.new_empty(x.shape[0], matrix.outputs)
         self._multiply(
             out.data_ptr(),
             x.data_ptr(),
-            panels.data_ptr(),
-            pointer,
-            rows,
-            size,
-            outputs,
+            ctypes.addressof(matrix),
+            x.shape[0],
             torch.get_num_threads(),
         )
         return out
