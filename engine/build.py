@@ -30,7 +30,7 @@ from .budget.base import TreeBudget
 from .budget.controller import Controller, ControllerSettings
 from .budget.costs import MeasuredCosts, reference_costs
 from .budget.meter import SpeedMeter
-from .config import QUANTIZATIONS, ConfigError, EngineConfig
+from .config import ConfigError, EngineConfig
 from .cost.keep import CostKeeper
 from .cost.measure import Limits
 from .cost.prefill import PrefillCosts
@@ -48,6 +48,7 @@ from .scheduler import Scheduler, SchedulerConfig
 from .sources.factory import MEDUSA, SOURCES
 from .tree import DRAFT
 from .verifiers.table import VERIFIERS, get, refused
+from .weights import check_weights, settle_draft_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def assemble(
     model = target.model
     device = next(model.parameters()).device
     config = replace(config, proposers=_proposers(config, draft))
-    _check_config(config, device)
+    check_weights(config, device, has_draft=draft is not None)
+    _check_config(config)
     notes = (*target.notes, *(draft.notes if draft else ()))
     has_draft, medusa = draft is not None, draft.medusa if draft else None
     if medusa is not None:
@@ -104,6 +106,8 @@ def assemble(
     attentions = _attentions(config, there)
     fitted = fit(model, target.context, attentions)
     geometry, notes = fitted.geometry, notes + there.shortcomings + fitted.notes
+    draft_weights = settle_draft_weights(config.draft_quantization, device, geometry.dtype)
+    config = replace(config, draft_quantization=draft_weights)  # as what costs go by
     draft_geometry, draft_attention, draft_walk = None, fitted.attention, None
     if draft is not None and draft.head is not None:
         draft_geometry = draft.head.geometry(geometry.dtype)
@@ -139,14 +143,14 @@ def assemble(
             draft_step = HeadStepModel(draft.head, draft.vocab_ids, model, draft_memory)
         else:
             draft_step = CausalModel(draft.model, draft_memory, draft.context, walk=draft_walk)
-        if there.packs(geometry.dtype):
-            draft_step.pack()
+        draft_step.lay_out(draft_weights)
         draft_model = replay.model(draft_step, draft_memory)
         proposer = DraftProposer(draft_model, memory.states, target.num_ids, device)
-    if medusa is not None and there.packs(geometry.dtype):
-        medusa.pack()
+    if medusa is not None:
+        medusa.lay_out(draft_weights)
     # Last: the head takes its rows of the plain output matrix.
-    compiles = config.compile and not (config.quantization == "none" and can_go_native(model))
+    goes_native = config.quantization != "int4" and can_go_native(model, coded=config.quantization == "int8")
+    compiles = config.compile and not goes_native
     notes += lay_out(model, config.quantization, native=not compiles)
 
     costs = CostTable.guess(draft=proposer is not None)
@@ -223,6 +227,7 @@ def assemble(
         device=str(device),
         dtype=str(geometry.dtype).removeprefix("torch."),
         quantization=config.quantization,
+        draft_quantization=draft_weights if has_draft else None,
         max_model_len=plan.max_model_len,
         max_num_seqs=config.max_num_seqs,
         vocab_size=target.num_ids,
@@ -308,26 +313,7 @@ def _check_window(config: EngineConfig, *models: Any) -> None:
             )
 
 
-def _check_weights(config: EngineConfig, device: torch.device) -> None:
-    if config.quantization not in QUANTIZATIONS:
-        raise ConfigError(
-            f"quantization is {config.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
-        )
-    if config.quantization != "none" and not device_for(device).quantizes:
-        raise ConfigError(
-            f"quantization is {config.quantization}, which works on a CPU only; use none on {device}",
-            "quantization",
-        )
-    if config.compile and not device_for(device).compiles:
-        raise ConfigError(f"compile works on a CPU only; leave it out on {device}", "compile")
-    if config.compile and config.quantization == "int4":
-        raise ConfigError(
-            "compile does not go with quantization int4; use int8 or none, or leave it out", "compile"
-        )
-
-
-def _check_config(config: EngineConfig, device: torch.device) -> None:
-    _check_weights(config, device)
+def _check_config(config: EngineConfig) -> None:
     for name in config.proposers:
         if name not in (DRAFT, *SOURCES):
             raise ConfigError(

@@ -8,7 +8,9 @@ from .request import SpeculationMode
 from .tree import DRAFT
 
 DEFAULT = "default"  # the embedded pair
+AUTO = "auto"
 QUANTIZATIONS = ("none", "int8", "int4")
+DRAFT_QUANTIZATIONS = (AUTO, "none", "int8")
 DEFAULT_NAME = "smollm2-135m-instruct"  # what its target is called
 MOST_NODES, MOST_DEPTH = 16, 4  # of a tree, unless the configuration says otherwise
 
@@ -23,6 +25,7 @@ class EngineConfig:
     device: str = "auto"  # auto, cpu, cuda, cuda:N
     dtype: str = "auto"  # auto, float32, bfloat16, float16
     quantization: str = "none"  # of the target's weights: one of QUANTIZATIONS
+    draft_quantization: str = AUTO  # of the draft's: one of DRAFT_QUANTIZATIONS; auto: int8 where it is quick
     compile: bool = False  # the target's layers, in the background
     max_num_seqs: int = 16
     max_model_len: int | None = None  # tokens; None: the model's own context

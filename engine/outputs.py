@@ -218,6 +218,7 @@ class EngineInfo:
     max_tree_depth: int
     kv_rows: int  # tokens that fit into the KV memory
     kv_bytes_per_row: int  # both models
+    draft_quantization: str | None = None  # of the draft's weights: none, int8; None: there is no draft
     generation_defaults: dict[str, float] = field(default_factory=dict)  # temperature, top_p, ..: model's own
     speculation: SpeculationMode = SpeculationMode.AUTO  # of requests that do not say
     refused_verifiers: dict[str, str] = field(default_factory=dict)  # known ones, and why not
@@ -232,6 +233,14 @@ class EngineInfo:
         return number_format(self.quantization, self.dtype)
 
 
-def number_format(quantization: str, dtype: str) -> str:
-    """In words: ``bfloat16``, or ``int8 weights, bfloat16``."""
-    return dtype if quantization == "none" else f"{quantization} weights, {dtype}"
+def number_format(quantization: str, dtype: str, draft_quantization: str | None = None) -> str:
+    """In words: ``bfloat16``, or ``int8 weights, bfloat16, the draft's weights int8``.
+
+    draft_quantization: None: there is no draft, or nothing is to be said of it.
+    """
+    target = dtype if quantization == "none" else f"{quantization} weights, {dtype}"
+    return (
+        target
+        if draft_quantization in (None, "none")
+        else f"{target}, the draft's weights {draft_quantization}"
+    )

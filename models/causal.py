@@ -11,7 +11,7 @@ from .attention import ATTENTION_NAME, CacheShape, StepContext, register_attenti
 from .base import ModelError, Segment, StepInputs, StepOutputs
 from .head.tap import StateTap
 from .kv import KVGeometry, KVMemory
-from .pack import pack_linears
+from .layout import lay_out_linears
 from .walk import Walk
 
 
@@ -121,6 +121,9 @@ class CausalModel:
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         self.memory.move_rows(source, destination)
 
-    def pack(self) -> None:
-        """Lay the weights out for the CPU's kernels. The model's plain weights are gone afterwards."""
-        pack_linears(self.model)
+    def lay_out(self, quantization: str) -> None:
+        """Lay the weights out for the kernels of the device, as `lay_out_linears` does, the last matrix too.
+
+        The model's plain weights are gone afterwards.
+        """
+        lay_out_linears(self.model, quantization, self.memory.keys.device, self.memory.geometry.dtype)

@@ -8,14 +8,11 @@ from typing import Any
 
 from .base import ModelError
 from .causal import chunk_inputs, probe_geometry
-from .device import device_for
 from .fuse import fuse
-from .fuse.native import go_native
 from .kernels import suits
 from .kv import SEGMENTS, KVGeometry
+from .layout import lay_out_linears
 from .mapped import MappedWeights
-from .pack import pack_linears
-from .quantize import quantize_linears
 from .selfcheck import SelfCheck
 from .walk import Walk, find_walk
 
@@ -70,14 +67,10 @@ def _choose_attention(check: SelfCheck, attentions: Sequence[str]) -> tuple[str,
 
 
 def lay_out(model: Any, quantization: str, *, native: bool = True) -> tuple[str, ...]:
-    """Lay the weights of ``model`` out for the kernels of its device, in place, rounded if so wished.
+    """Lay the weights of ``model`` out as `lay_out_linears` does. Its output matrix keeps its format.
 
-    quantization: none, int8 or int4. native: in kernels of our own where there are some.
-    The plain weights are gone afterwards. Notes for whoever serves it.
+    That matrix is read once a step, an eighth of a large model at most, and its rounding would go straight
+    into every law.
     """
-    device, dtype = model.device, model.dtype  # asked first: packed weights are no parameters
-    notes = quantize_linears(model, quantization) if quantization != "none" else ()
-    if device_for(device).packs(dtype):
-        pack_linears(model, native=native)
-        go_native(model)
-    return notes
+    output = model.get_output_embeddings()
+    return lay_out_linears(model, quantization, model.device, model.dtype, exact=output, native=native)

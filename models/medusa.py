@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .base import ModelError
-from .pack import pack_linears
+from .layout import lay_out_linears
 
 CONFIG_KEYS = ("medusa_num_heads", "medusa_num_layers")
 WEIGHTS, PICKLE = "medusa_lm_head.safetensors", "medusa_lm_head.pt"
@@ -47,9 +47,10 @@ class MedusaHeads(nn.Module):
         logits: Tensor = self(states)[..., :num_ids]
         return logits.topk(count, dim=-1).indices
 
-    def pack(self) -> None:
-        """Lay the weights out for the CPU's kernels."""
-        pack_linears(self)
+    def lay_out(self, quantization: str) -> None:
+        """Lay the weights out for the kernels of the device, as `lay_out_linears` does."""
+        some = next(self.parameters())
+        lay_out_linears(self, quantization, some.device, some.dtype)
 
 
 class _Block(nn.Module):

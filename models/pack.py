@@ -56,9 +56,13 @@ class NativeLinear(nn.Module):
         )
         self._products = products
 
+    def extra_repr(self) -> str:
+        """What tells cost tables apart."""
+        return "bfloat16" if self.scales is None else "int8"
+
     @staticmethod
     def fits(linear: nn.Module, *, coded: bool = False) -> bool:
-        """Whether it is one that the kernels take."""
+        """Whether it is one that the kernels take; coded: with weights of 8 bits."""
         multiple = GROUP if coded else 2
         return (
             type(linear) is nn.Linear
@@ -93,17 +97,14 @@ class PackedLinear(nn.Module):
         return output if x.dim() == 2 else output.view(*x.shape[:-1], self.out_features)
 
 
-def pack_linears(model: nn.Module, *, native: bool = True, coded: bool = False) -> int:
+def pack_linears(model: nn.Module, *, native: bool = True) -> int:
     """Pack every `nn.Linear` of ``model`` in place; returns how many. Weights must be final.
 
-    native: by kernels of our own where there are some for it. coded: with weights of 8 bits, for those
-    that these kernels take.
+    native: by kernels of our own where there are some for it.
     """
     products = native_products() if native else None
 
     def pack(linear: nn.Linear) -> nn.Module:
-        if products is not None and coded and NativeLinear.fits(linear, coded=True):
-            return NativeLinear(linear, products, coded=True)
         if products is not None and NativeLinear.fits(linear):
             return NativeLinear(linear, products)
         return PackedLinear(linear)

@@ -1,24 +1,24 @@
-"""Weights as small integers, products in the model's own number format: less to read for every step.
+"""Weights as small integers: less to read for every step.
 
 Round to nearest, no data needed. One set of weights serves plain decoding, verification and the states a
 draft head reads: an integer model beside a full one would be another model, and not exact together.
 
-The output matrix keeps its format: it is read once a step, an eighth of a large model at most, and its
-rounding would go straight into every law.
+In kernels of our own the inputs of a product are rounded to 8 bits, too; in those of torch they and the
+products have the model's own number format.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .pack import replace_linears
+from .native.products import native_products
+from .pack import NativeLinear, replace_linears
 
 GROUP = 32  # weights of a row that share a scale and an offset, in int4
 _MULTIPLE = 16  # rows of an int4 matrix: what torch's kernel lays out together
+_VECTOR = 16  # columns of an int8 matrix: torch's kernel reads so many at a time, beyond the end if need be
 _FEW_ROWS = 16  # up to here the integer kernels are the quicker ones; they take time for every row
 
 
@@ -39,7 +39,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., in] -> [..., out]."""
         flat = x.reshape(-1, x.shape[-1]).contiguous()
-        if flat.shape[0] <= _FEW_ROWS:
+        if flat.shape[0] <= _FEW_ROWS and self.in_features % _VECTOR == 0:
             output: Tensor = torch._weight_int8pack_mm(flat, self.weight, self.scale)
         else:
             output = F.linear(flat, self.weight.to(flat.dtype)) * self.scale
@@ -88,17 +88,22 @@ def fits_int4(linear: nn.Linear) -> bool:
     return linear.in_features % GROUP == 0 and linear.out_features % _MULTIPLE == 0
 
 
-def quantize_linears(model: Any, quantization: str) -> tuple[str, ...]:
-    """Quantise the linear layers of a transformers model in place, but for its output matrix.
+def quantize_linears(
+    model: nn.Module, quantization: str, *, exact: nn.Module | None = None, native: bool = True
+) -> tuple[str, ...]:
+    """Quantise the linear layers of ``model`` in place.
 
-    quantization: "int8" or "int4". Notes for whoever serves the model come back.
+    quantization: "int8" or "int4". exact: one that is left as it is. native: int8 in kernels of our own,
+    for those that these take. Notes for whoever serves the model come back.
     """
-    output = model.get_output_embeddings()
+    products = native_products() if native else None
     kept: list[nn.Linear] = []
 
     def make(linear: nn.Linear) -> nn.Module | None:
-        if linear is output:
+        if linear is exact:
             return None
+        if quantization == "int8" and products is not None and NativeLinear.fits(linear, coded=True):
+            return NativeLinear(linear, products, coded=True)
         if quantization == "int8":
             return Int8Linear(linear)
         if fits_int4(linear):

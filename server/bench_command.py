@@ -42,7 +42,9 @@ _BELONGS: dict[str, frozenset[_Way]] = {
     "prompts": frozenset({_Way.HERE, _Way.PEERS, _Way.URL}),
     "intruder": _HERE_OR_PEERS,
     "compile": _HERE_OR_PEERS,
-    **dict.fromkeys(("quantization", "untrained", "simulate", "trace"), frozenset({_Way.HERE})),
+    **dict.fromkeys(
+        ("quantization", "draft_quantization", "untrained", "simulate", "trace"), frozenset({_Way.HERE})
+    ),
     "attention": frozenset({_Way.HERE, _Way.FLOOR}),
     **dict.fromkeys(("shape", "length", "cuda_graphs"), frozenset({_Way.FLOOR})),
     **dict.fromkeys(("model", "rate", "requests", "endpoint", "ignore_eos"), frozenset({_Way.URL})),
@@ -68,6 +70,9 @@ def bench(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quantization: Annotated[str, typer.Option(help="Of our target's weights: none, int8 or int4.")] = "none",
+    draft_quantization: Annotated[
+        str, typer.Option(help="Of our draft's weights: auto, none or int8.")
+    ] = "auto",
     compile: Annotated[  # noqa: A002
         bool, typer.Option("--compile", help="Our target's layers, before we measure; with --peer also.")
     ] = False,

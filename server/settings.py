@@ -127,6 +127,14 @@ class ServerSettings(BaseSettings):
             json_schema_extra=MODEL,
         ),
     ] = "none"
+    draft_quantization: Annotated[
+        Literal["auto", "none", "int8"],
+        Field(
+            description="Round the draft's weights, on a CPU: auto, none or int8. Answers keep the target's "
+            "law whatever it is. auto: int8 in bfloat16 on processors that are quicker with it.",
+            json_schema_extra=MODEL,
+        ),
+    ] = "auto"
     compile: Annotated[
         bool,
         Field(

@@ -16,6 +16,7 @@ from resispec.models.load.resolve import resolve
 from ..budget.record import AcceptanceRecord
 from ..load import choose_device, choose_dtype
 from ..outputs import number_format
+from ..weights import settle_draft_weights
 from .contenders import Contender, FailedContender
 from .load import loaders
 from .machine import describe_machine
@@ -74,8 +75,7 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         machine=machine,
         target=settings.target,
         draft=f"{settings.draft}, untrained" if settings.untrained else settings.draft,
-        dtype=number_format(settings.quantization, str(dtype).removeprefix("torch."))
-        + (", compiled" if settings.compile else ""),
+        dtype=describe_numbers(settings, device, dtype) + (", compiled" if settings.compile else ""),
         tokens=settings.tokens,
         repeats=settings.repeats,
         rows=summarize(results.cases, results.runs, results.errors),
@@ -83,6 +83,14 @@ def bench(settings: BenchSettings, console: Console) -> Report:
         interrupted=results.interrupted,
         turns="everybody in turn, our engines a quarter of a second each",
     )
+
+
+def describe_numbers(settings: BenchSettings, device: torch.device, dtype: torch.dtype) -> str:
+    """The weights of target and draft, in words."""
+    draft = None
+    if settings.draft is not None:
+        draft = settle_draft_weights(settings.draft_quantization, device, dtype)
+    return number_format(settings.quantization, str(dtype).removeprefix("torch."), draft)
 
 
 def measure(

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from ..config import QUANTIZATIONS, ConfigError, EngineConfig
+from ..config import AUTO, DRAFT_QUANTIZATIONS, QUANTIZATIONS, ConfigError, EngineConfig
 from ..request import FormHelp
 from ..tree import DRAFT, plan_shape
 from .forms import FORMS
@@ -47,7 +47,8 @@ class BenchSettings:
     device: str = "auto"
     dtype: str = "auto"
     quantization: str = "none"  # of our own engines' target
-    compile: bool = False  # the same
+    draft_quantization: str = AUTO  # the same of the draft
+    compile: bool = False  # of our own engines' target
     transformers: bool = True
     assisted: bool = False  # transformers' own speculation too
     trees: tuple[Tree, ...] = ()  # a sweep; empty: one kind of tree
@@ -84,6 +85,11 @@ class BenchSettings:
             raise ConfigError(
                 f"quantization is {self.quantization!r}; use {', '.join(QUANTIZATIONS)}", "quantization"
             )
+        if self.draft_quantization not in DRAFT_QUANTIZATIONS:
+            raise ConfigError(
+                f"draft_quantization is {self.draft_quantization!r}; use {', '.join(DRAFT_QUANTIZATIONS)}",
+                "draft_quantization",
+            )
         check_prompts(self.prompts)
         if self.intruder is not None:
             at_least(self.intruder, 1, "intruder")
@@ -99,6 +105,11 @@ class BenchSettings:
                 (self.verifiers or self.modes or self.forms) and self.draft is None and not self.proposers,
                 "draft",
                 "verifiers, modes and forms need a draft, or proposers",
+            ),
+            (
+                self.draft_quantization != AUTO and self.draft is None,
+                "draft_quantization",
+                "there is no draft whose weights could be rounded; leave draft_quantization at auto",
             ),
             (
                 self.compile and self.quantization == "int4",
@@ -190,6 +201,7 @@ class BenchSettings:
             device=self.device,
             dtype=self.dtype,
             quantization=self.quantization,
+            draft_quantization=self.draft_quantization if speculates and self.draft is not None else AUTO,
             compile=self.compile,
             attention=attention,
             max_num_seqs=max(self.batch) + (self.intruder is not None),

@@ -14,6 +14,7 @@ from resispec.models.load.causal import load_tokenizer
 from ..config import EngineConfig
 from ..engine import Engine
 from ..load import build_engine, choose_device
+from ..outputs import number_format
 from ..request import Request, SamplingParams, SpeculationMode, SpeculationParams
 from .contenders import BenchError
 from .machine import Machine, describe_machine
@@ -102,7 +103,7 @@ def bench_verification(settings: VerificationSettings, console: Console) -> Veri
         machine=machine,
         target=settings.target,
         draft=settings.draft,
-        dtype=engine.info.dtype,
+        dtype=number_format(engine.info.quantization, engine.info.dtype, engine.info.draft_quantization),
         vocabulary=engine.info.vocab_size,
         repeats=settings.repeats,
         rows=tuple(_row(case, settings.batch, steps) for case, steps in medians.items()),

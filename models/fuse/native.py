@@ -13,12 +13,7 @@ from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs
 from resispec.models.kv import ROWS, KVGeometry, KVMemory
 from resispec.models.native import native_kernels
-from resispec.models.native.products import (
-    PANEL,
-    LayerArguments,
-    NativeProducts,
-    native_products,
-)
+from resispec.models.native.products import PANEL, LayerArguments, NativeProducts, native_products
 from resispec.models.pack import NativeLinear
 
 from .activation import activation_name
@@ -150,10 +145,10 @@ def _chunk(device: torch.device) -> StepInputs:
     return StepInputs(places, places, places, (Segment(0, _TOKENS, 0, _TOKENS),), places)
 
 
-def can_go_native(model: nn.Module) -> bool:
-    """Whether all layers of ``model`` could, packed."""
+def can_go_native(model: nn.Module, *, coded: bool = False) -> bool:
+    """Whether all layers of ``model`` could, packed; coded: with weights of 8 bits."""
     layers = [part for part in model.modules() if isinstance(part, FusedLayer)]
-    return native_products() is not None and bool(layers) and all(map(_fits, layers))
+    return native_products() is not None and bool(layers) and all(_fits(layer, coded) for layer in layers)
 
 
 def _is_packed(layer: FusedLayer) -> bool:
@@ -161,7 +156,7 @@ def _is_packed(layer: FusedLayer) -> bool:
     return type(mlp.down_proj) is NativeLinear
 
 
-def _fits(layer: FusedLayer) -> bool:
+def _fits(layer: FusedLayer, coded: bool = False) -> bool:
     attention: Any = layer.self_attn
     mlp: Any = layer.mlp
     if type(mlp) is not FusedMLP or activation_name(mlp.activation) != "silu":
@@ -172,7 +167,7 @@ def _fits(layer: FusedLayer) -> bool:
     if kernels is None or layer.after is not None or attention.norms is not None:
         return False
     return (
-        all(type(matrix) is NativeLinear or NativeLinear.fits(matrix) for matrix in matrices)
+        all(type(matrix) is NativeLinear or NativeLinear.fits(matrix, coded=coded) for matrix in matrices)
         and kernels.attends(torch.bfloat16, attention.head_dim)
         and down.in_features % PANEL == 0
     )
@@ -198,4 +193,3 @@ def _arguments(layer: FusedLayer) -> LayerArguments:
         second.eps,
         attention.scaling,
     )
-

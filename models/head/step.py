@@ -10,12 +10,11 @@ from torch import Tensor
 
 from resispec.models.attention import StepContext
 from resispec.models.base import Segment, StepInputs, StepOutputs
-from resispec.models.fuse.native import go_native
 from resispec.models.head.base import StateHead
 from resispec.models.head.fused import FusedHead
 from resispec.models.head.module import HeadModule
 from resispec.models.kv import KVMemory
-from resispec.models.pack import pack_linears
+from resispec.models.layout import lay_out_linears
 
 
 class HeadStepModel:
@@ -61,15 +60,12 @@ class HeadStepModel:
     def move_rows(self, source: Tensor, destination: Tensor) -> None:
         self.memory.move_rows(source, destination)
 
-    def pack(self) -> None:
-        """Lay the weights out for the CPU's kernels."""
-        import os
-        coded = os.environ.get("CODED", "1") == "1"
-        pack_linears(self._head, coded=coded)  # with the layers that `FusedHead` left it: what reads the target's
-        if self._fused is not None:
-            pack_linears(self._fused, coded=coded)
-            go_native(self._fused)
-        pack_linears(self._readout, coded=coded)
+    def lay_out(self, quantization: str) -> None:
+        """Lay the weights out for the kernels of the device, as `lay_out_linears` does."""
+        # Of a fused head there is left what reads the target's layers.
+        for part in (self._head, self._fused, self._readout):
+            if part is not None:
+                lay_out_linears(part, quantization, self.memory.keys.device, self.memory.geometry.dtype)
 
 
 def _without_first(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

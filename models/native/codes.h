@@ -5,11 +5,12 @@
 //
 //     y_o = s_o sum over groups g of t_g ( sum over k in g of C_ok X_k  -  128 sum over k in g of X_k )
 //
-// where the sums within a group are whole numbers, made by the processor's dot products of four. Panels are
+// where the sums within a group are whole numbers, made by the processor's dot products of four, of which one
+// factor has no sign. Panels are
 //
 //     C [outputs, inputs] -> [panels, inputs / 4, 32, 4]
 //
-// padded with 128, which is 0.
+// padded with 128, which stands for 0.
 
 #pragma once
 
@@ -46,36 +47,44 @@ struct CodedInputs {
   int64_t size;
 
   int64_t groups() const { return size / kGroup; }
-  void skip(int64_t count) { codes += count * size, scales += count * groups(), offsets += count * groups(); }
+  void skip(int64_t count) {
+    codes += count * size;
+    scales += count * groups();
+    offsets += count * groups();
+  }
 };
 
 #ifdef RESISPEC_PRODUCTS
 
 constexpr int64_t kAhead = 4096;  // bytes: memory answers later than the processor asks by itself
+constexpr float kLeast = 0x1p-100f;  // groups below are zeros: 127 through less has no float32
 
-// One group of a row. Not a number anywhere, and its scale is none.
+// One group of a row. With an infinity or no number in it its scale is no number, nor are the results then.
 WITH_DOTS inline void code_group(const BFloat16* x, int8_t* codes, float* scale, int32_t* offset) {
-  __m512 parts[4];
-  for (int i = 0; i < 4; ++i) parts[i] = (__m512)load(x + i * kLanes);
+  constexpr int kParts = kGroup / kLanes;
+  __m512 parts[kParts];
   __m512 most = _mm512_setzero_ps();
-  __mmask16 odd = 0;
-  for (int i = 0; i < 4; ++i) {
-    most = _mm512_max_ps(most, _mm512_abs_ps(parts[i]));
-    odd |= _mm512_cmp_ps_mask(parts[i], parts[i], _CMP_UNORD_Q);
+  __mmask16 finite = 0xffff;
+  for (int i = 0; i < kParts; ++i) {
+    parts[i] = (__m512)load(x + i * kLanes);
+    const __m512 size = _mm512_abs_ps(parts[i]);
+    most = _mm512_max_ps(most, size);
+    finite &= _mm512_cmp_ps_mask(size, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ);
   }
+  const bool usable = finite == 0xffff;
   const float top = _mm512_reduce_max_ps(most);
-  const __m512 inverse = _mm512_set1_ps(top > 0 ? 127 / top : 0);
+  const __m512 inverse = _mm512_set1_ps(top < kLeast ? 0 : 127 / top);
   __m512i total = _mm512_setzero_si512();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kParts; ++i) {
     const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(parts[i], inverse));
     total = _mm512_add_epi32(total, whole);
     _mm_storeu_si128((__m128i*)(codes + i * kLanes), _mm512_cvtsepi32_epi8(whole));
   }
-  *scale = odd ? __builtin_nanf("") : top / 127;
+  *scale = usable ? top / 127 : __builtin_nanf("");
   *offset = -(int32_t)kZero * _mm512_reduce_add_epi32(total);
 }
 
-// By its name: compilers move what they accumulate with the intrinsic from register to register, and to memory.
+// By its name: with the intrinsic compilers move what is added to from register to register, and to memory.
 WITH_DOTS inline __attribute__((always_inline)) void add_dots(__m512i& sums, __m512i weights, __m512i numbers) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));
 }

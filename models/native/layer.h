@@ -40,8 +40,8 @@ inline int64_t longest_coded(const Layer& layer) {
   return most;
 }
 
-// Some layers behind each other, alike in all sizes and in which weights have 8 bits. `out` may not be `hidden`. 1 for a size of head that is not
-// built, else 0.
+// Some layers behind each other, alike in all sizes and in which weights have 8 bits. `out` may not be `hidden`.
+// 1 for a size of head that is not built, else 0.
 inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memory, const Layer* layers, int64_t count,
                       const Step& step, int threads) {
   const Layer& first = layers[0];

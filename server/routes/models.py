@@ -47,6 +47,7 @@ class Model(BaseModel):
     draft: str | None
     dtype: str  # what the target computes in
     quantization: str  # of its weights: none, int8 or int4
+    draft_quantization: str | None  # of the draft's weights: none or int8; null: there is no draft
     compilation: Compilation
     max_model_len: int
     generation_defaults: dict[str, float]  # of requests that do not say
@@ -78,6 +79,7 @@ def _model(name: str, state: AppState) -> Model:
         draft=info.draft,
         dtype=info.dtype,
         quantization=info.quantization,
+        draft_quantization=info.draft_quantization,
         compilation=Compilation(state=info.compilation.state.value, note=info.compilation.note),
         max_model_len=info.max_model_len,
         generation_defaults=info.generation_defaults,

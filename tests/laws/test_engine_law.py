@@ -46,13 +46,13 @@ PROMPT = (3, 1, 4)
 FALSE_ALARM = 1e-6
 
 
-def target(tiny: Any) -> Any:
-    return tiny.model(0, vocab_size=V)
+def target(tiny: Any, **sizes: int) -> Any:
+    return tiny.model(0, vocab_size=V, **sizes)
 
 
-def draft(tiny: Any, kind: str) -> LoadedDraft:
+def draft(tiny: Any, kind: str, **sizes: int) -> LoadedDraft:
     if kind == "model":
-        return LoadedDraft(256, model=tiny.model(7, vocab_size=V, num_hidden_layers=1))
+        return LoadedDraft(256, model=tiny.model(7, vocab_size=V, num_hidden_layers=1, **sizes))
     torch.manual_seed(3)
     if kind == "medusa":
         return LoadedDraft(256, medusa=MedusaHeads(3, 1, 32, V).requires_grad_(False).eval())
@@ -62,7 +62,9 @@ def draft(tiny: Any, kind: str) -> LoadedDraft:
         module = EagleModule(eagle, own_embedding=True, own_output=4, fuse_bias=False)
         module.requires_grad_(False).eval()
         return LoadedDraft(256, head=module, vocab_ids=torch.tensor([0, 1, 2, 4]))
-    config = HeadConfig(32, 4, 2, 8, 64, 1e4, 1e-6, 256, 4, TargetFingerprint("tiny", V, 32, "0", (0.0,)))
+    size = sizes.get("hidden_size", 32)
+    fingerprint = TargetFingerprint("tiny", V, size, "0", (0.0,))
+    config = HeadConfig(size, 4, 2, 8, 64, 1e4, 1e-6, 256, 4, fingerprint)
     head = HeadModule(config).requires_grad_(False).eval()
     return LoadedDraft(256, head=head, vocab_ids=torch.tensor([0, 1, 2, 4]))  # 3 is never drafted
 
@@ -137,6 +139,27 @@ def test_joint_law(tiny: Any, verifier: str, kind: str, nodes: int, depth: int) 
         max_num_seqs=32,
     )
     joint = exact_joint(target(tiny), SamplingParams())
+    assert p_value(sample(tiny, engine, {"temperature": 1.0}, 5000), joint) > FALSE_ALARM
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["model", "head"])
+def test_joint_law_with_a_draft_in_8_bits(tiny: Any, kind: str) -> None:
+    """In bfloat16, which our kernels want for them; the law is that of the target in the same numbers."""
+    sizes = {"hidden_size": 64}
+    drafts = draft(tiny, kind, **sizes)
+    (drafts.model if kind == "model" else drafts.head).bfloat16()
+    engine = tiny.engine(
+        target(tiny, **sizes).bfloat16(),
+        drafts,
+        num_ids=V,
+        draft_quantization="int8",
+        max_tree_nodes=9,
+        max_tree_depth=3,
+        max_num_seqs=32,
+    )
+    assert (engine.info.quantization, engine.info.draft_quantization) == ("none", "int8")
+    joint = exact_joint(target(tiny, **sizes).bfloat16(), SamplingParams())
     assert p_value(sample(tiny, engine, {"temperature": 1.0}, 5000), joint) > FALSE_ALARM
 
 

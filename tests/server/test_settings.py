@@ -69,6 +69,7 @@ def test_every_engine_setting_is_passed_on():
         "device": "cpu",
         "dtype": "float32",
         "quantization": "int8",
+        "draft_quantization": "none",
         "max_num_seqs": 3,
         "max_model_len": 100,
         "kv_memory": 12345,

@@ -21,7 +21,7 @@ from ..contenders import PLAIN, SPECULATIVE, BenchError, Contender, FailedConten
 from ..machine import describe_machine
 from ..prompts import PROMPT_SETS
 from ..report import Report
-from ..run import Results, measure
+from ..run import Results, describe_numbers, measure
 from ..settings import BenchSettings
 from ..summary import headline_ratios, summarize
 from ..workload import Workload, at_least, encode_prompts, make_workloads
@@ -40,7 +40,7 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
     One that does not start is a row with the reason. Raises what `bench` raises.
     """
     device = choose_device(settings.device)
-    dtype = str(choose_dtype(settings.dtype, device)).removeprefix("torch.")
+    dtype = choose_dtype(settings.dtype, device)
     machine = describe_machine(device)
     folder = resolve(settings.target, offline=settings.offline)
     tokenizer = load_tokenizer(folder)
@@ -52,7 +52,7 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
         return Host(
             target=settings.target,
             folder=folder,
-            dtype=dtype,
+            dtype=str(dtype).removeprefix("torch."),
             max_model_len=max(longest + settings.tokens, settings.intruder or 0) + _SLACK,
             max_num_seqs=max(settings.batch) + (settings.intruder is not None),
             threads=settings.num_threads or psutil.cpu_count(logical=False) or 1,
@@ -81,7 +81,7 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
         machine=machine,
         target=settings.target,
         draft=settings.draft,
-        dtype=dtype,
+        dtype=describe_numbers(settings, device, dtype),
         tokens=settings.tokens,
         repeats=settings.repeats,
         rows=summarize(results.cases, results.runs, results.errors, baselines),

@@ -26,6 +26,8 @@ from resispec.engine.tree import plan_shape
         ({"repeats": 0}, "repeats"),
         ({"num_threads": 0}, "num_threads"),
         ({"quantization": "int3"}, "quantization"),
+        ({"draft_quantization": "int4"}, "draft_quantization"),
+        ({"draft_quantization": "int8", "draft": None}, "draft_quantization"),
         ({"draft": None, "trees": (Tree(4, 2),)}, "draft"),
         ({"draft": None, "verifiers": ("target",)}, "draft"),
         ({"trees": (Tree(4, 2),), "modes": ("auto",)}, "sweep"),

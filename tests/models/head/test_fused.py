@@ -40,8 +40,13 @@ class Whole(HeadModule):
     """A head of a kind that is run as it stands."""
 
 
-def steps_of(kind: type[HeadModule], dtype: torch.dtype, attention: str) -> list[Tensor]:
-    """States and logits of a text, and of two levels of a tree behind it that see their own branch."""
+def steps_of(
+    kind: type[HeadModule], dtype: torch.dtype, attention: str, quantization: str | None = None
+) -> list[Tensor]:
+    """States and logits of a text, and of two levels of a tree behind it that see their own branch.
+
+    quantization: of weights that are laid out; None: they are as they come.
+    """
     torch.manual_seed(0)
     head = kind(CONFIG)
     for weight in head.parameters():
@@ -49,6 +54,8 @@ def steps_of(kind: type[HeadModule], dtype: torch.dtype, attention: str) -> list
     target: Any = Target(dtype)
     memory = KVMemory(head.geometry(dtype), 40, torch.device("cpu"), attention=attention)
     model = HeadStepModel(head.to(dtype).requires_grad_(False), torch.arange(20), target, memory)
+    if quantization is not None:
+        model.lay_out(quantization)
     tree = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
     outputs = []
     for start, count, positions, mask in (
@@ -80,6 +87,19 @@ def test_the_same_states(dtype: torch.dtype, tolerance: float, attention: str) -
     fused, plain = steps_of(HeadModule, dtype, attention), steps_of(Whole, torch.float32, SEGMENTS)
     for ours, theirs in zip(fused, plain, strict=True):
         assert (ours - theirs).norm() <= tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_laid_out_the_states_are_near(dtype: torch.dtype, quantization: str) -> None:
+    """In whole layers of our own where there are some, else part by part."""
+    attention = SEGMENTS if native_kernels() is None else ROWS
+    ours = steps_of(HeadModule, dtype, attention, quantization)
+    theirs = steps_of(Whole, torch.float32, SEGMENTS)
+    errors = [float((one - other).norm() / other.norm()) for one, other in zip(ours, theirs, strict=True)]
+    assert max(errors) <= (1e-4 if dtype is torch.float32 and quantization == "none" else 0.08)
+    if dtype is torch.float32 and quantization == "int8":
+        assert min(errors) > 1e-3  # it is rounded
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
