@@ -236,11 +236,15 @@ class Scheduler:
         draft.budget -= chunk
 
     def _prefill_seconds(self, num_decoding: int, num_prefilling: int) -> float | None:
-        """Time for prompts in a step: the more of them wait for each that decodes, the longer it may wait."""
+        """Time for prompts in a step: the more of them wait for each that decodes, the longer it may wait.
+
+        Less by the usual error of what is expected of them, for the limit is meant for what they take.
+        """
         if not num_decoding:
             return None
         waiting = min(len(self._waiting), self.config.max_num_seqs - num_decoding - num_prefilling)
-        return self.config.max_prefill_seconds * max(1.0, (num_prefilling + waiting) / num_decoding)
+        seconds = self.config.max_prefill_seconds * max(1.0, (num_prefilling + waiting) / num_decoding)
+        return seconds / (1.0 + self._prefill.usual_error)
 
     def _likely_rows(
         self, decoding: SequenceOf[Sequence], prefilling: SequenceOf[Sequence], draft: _Draft

@@ -17,6 +17,8 @@ from .table import CostTable
 
 LEAST_CHUNK = 16  # tokens: fewer hardly cost less, and chunks of a few sizes reuse the kernels made for them
 _KEPT = 0.95  # of the weight of what was seen before, a step with chunks
+_FIRST_ERROR = 0.25  # before a step has shown anything: attention costs nothing yet
+_NEWEST = 0.1  # weight of the newest step's error
 _MOST = 2.0  # times what was expected that one step may count for: a stall says little of the next
 
 
@@ -46,6 +48,7 @@ class PrefillCosts:
         self._table = table
         self._products = 0.0  # of seconds and pairs, summed
         self._squares = 0.0  # of pairs
+        self.usual_error = _FIRST_ERROR  # by which share of what was expected a step is off, up or down
 
     @property
     def seconds_per_pair(self) -> float:
@@ -79,7 +82,9 @@ class PrefillCosts:
             return seconds
         tokens = sum(segment.length for segment in segments)
         rows = self._table.target_seconds(tokens, sum(segment.kv_length for segment in segments))
-        seconds = min(seconds, _MOST * (rows + self.seconds_per_pair * pairs))
+        expected = rows + self.seconds_per_pair * pairs
+        seconds = min(seconds, _MOST * expected)
+        self.usual_error += _NEWEST * (abs(seconds / expected - 1.0) - self.usual_error)
         self._products = _KEPT * self._products + (seconds - rows) * pairs
         self._squares = _KEPT * self._squares + pairs * pairs
         return max(0.0, seconds - self.seconds_per_pair * pairs)

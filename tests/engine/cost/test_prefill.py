@@ -46,6 +46,19 @@ def test_steps_without_chunks_are_the_tables() -> None:
     assert prefill.seconds_per_pair == 0
 
 
+def test_the_usual_error_is_learned() -> None:
+    prefill, rng = costs(), random.Random(1)
+    assert prefill.usual_error > 0.1, "nothing is known yet"
+    for _ in range(100):
+        observe(prefill, rng.randrange(16, 200), rng.randrange(6000))
+    assert prefill.usual_error < 0.01
+    for _ in range(100):
+        observe(prefill, rng.randrange(16, 200), rng.randrange(6000), factor=rng.choice([0.8, 1.2]))
+    assert 0.1 < prefill.usual_error < 0.3
+    observe(prefill, 64, 2000, factor=100)
+    assert prefill.usual_error < 0.4, "a stall is one step"
+
+
 def test_a_stall_counts_for_little() -> None:
     prefill = costs()
     for _ in range(20):
