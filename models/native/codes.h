@@ -57,7 +57,7 @@ struct CodedInputs {
 #ifdef RESISPEC_PRODUCTS
 
 constexpr int64_t kAhead = 4096;  // bytes: memory answers later than the processor asks by itself
-constexpr float kLeast = 0x1p-100f;  // groups below are zeros: 127 through less has no float32
+constexpr float kLeast = 0x1p-100f;  // smaller groups are zeros: 127 through much less is beyond float32
 
 // One group of a row. With an infinity or no number in it its scale is no number, nor are the results then.
 WITH_DOTS inline void code_group(const BFloat16* x, int8_t* codes, float* scale, int32_t* offset) {
