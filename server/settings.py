@@ -122,8 +122,8 @@ class ServerSettings(BaseSettings):
     quantization: Annotated[
         Literal["none", "int8", "int4"],
         Field(
-            description="Round the target's weights, on a CPU: none, int8 or int4. Quicker for few requests, "
-            "and another model: 'resispec fidelity' tells how near.",
+            description="Round the target's weights, on a CPU: none, int8 or int4. int8 is quicker where our "
+            "kernels multiply it. Another model: 'resispec fidelity' tells how near.",
             json_schema_extra=MODEL,
         ),
     ] = "none"
