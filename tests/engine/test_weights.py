@@ -12,6 +12,8 @@ from resispec.engine.config import ConfigError, EngineConfig
 from resispec.engine.cost.start import cost_key
 from resispec.engine.request import Request, SamplingParams
 from resispec.engine.weights import check_weights, settle_draft_weights
+from resispec.models.compiled.state import NOT_NEEDED
+from resispec.models.fuse.layer import FusedLayer
 from resispec.models.medusa import MedusaHeads
 from resispec.models.native.products import native_products
 
@@ -53,6 +55,18 @@ def test_what_a_draft_computes_with_by_itself(tiny: Any) -> None:
         assert engine.info.draft_quantization == expected
     keys = {cost_key(EngineConfig("a", draft_quantization=name), CPU, []) for name in ("none", "int8")}
     assert len(keys) == 2
+
+
+@pytest.mark.skipif(native_products() is None, reason="no kernels for this processor were built")
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_whole_layers_are_not_compiled(tiny: Any, quantization: str) -> None:
+    """In kernels of our own they are quicker, in 8 bits too, and the server says so."""
+    target = tiny.model(0, hidden_size=64, intermediate_size=128).bfloat16()
+    engine = tiny.engine(target, quantization=quantization, compile=True)
+    assert engine.info.compilation == NOT_NEEDED
+    layers = [part for part in target.modules() if isinstance(part, FusedLayer)]
+    assert len(layers) == 2
+    assert all(layer.native is not None for layer in layers)
 
 
 @pytest.mark.parametrize(

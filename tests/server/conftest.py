@@ -58,6 +58,7 @@ INFO = EngineInfo(
     verifier="resispec",
     verifiers=("resispec", "target"),
     proposers=("draft", "ngram", "prediction"),
+    draft_quantization="int8",
     refused_verifiers={"resispec-paper": "verifier 'resispec-paper' is not exact"},
     max_tree_nodes=12,
     max_tree_depth=4,

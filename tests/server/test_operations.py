@@ -48,6 +48,7 @@ async def test_models(with_settings):
         assert [model["id"] for model in body["data"]] == ["a/b", "alias"]
         assert body["data"][0]["max_model_len"] == 64
         assert (body["data"][0]["dtype"], body["data"][0]["quantization"]) == ("float32", "none")
+        assert body["data"][0]["draft_quantization"] == "int8"
         assert (await http.get("/v1/models/a/b")).json()["id"] == "a/b"
         assert (await http.get("/v1/models/tiny")).status_code == 404
         answer = await http.post("/v1/completions", json=BODY | {"model": "alias"})
