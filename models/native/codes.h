@@ -59,6 +59,10 @@ struct CodedInputs {
 constexpr int64_t kAhead = 4096;  // bytes: memory answers later than the processor asks by itself
 constexpr float kLeast = 0x1p-100f;  // smaller groups are zeros: 127 through much less is beyond float32
 
+WITH_DOTS inline __mmask16 first_lanes(int64_t count) {
+  return count >= kLanes ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
+}
+
 // One group of a row. With an infinity or no number in it its scale is no number, nor are the results then.
 WITH_DOTS inline void code_group(const BFloat16* x, int8_t* codes, float* scale, int32_t* offset) {
   constexpr int kParts = kGroup / kLanes;

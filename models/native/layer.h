@@ -65,6 +65,7 @@ inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memor
   {
     const std::unique_ptr<BFloat16[]> own(own_norms ? new BFloat16[tokens * size] : nullptr);
     Products::Own own_products(products);
+    Room room;
     BFloat16* const normed = own_norms ? own.get() : shared_norms;
     const auto norm = [&](const BFloat16* x, const float* weight, float eps) {
       if (own_norms) {
@@ -85,7 +86,7 @@ inline int run_layers(BFloat16* out, const BFloat16* hidden, const Memory& memor
         const int64_t at = token * first.dim;
         rotate_token(qkv + token * width, step.cos + at, step.sin + at, step.rows[token], keys, values, heads);
       }
-      attend_shared<BFloat16>(plan, attend_some, shape, qkv, keys, values, attended);
+      attend_shared<BFloat16>(plan, attend_some, shape, qkv, keys, values, attended, room);
       own_products.multiply(middle, attended, layer.output, in);
       norm(middle, layer.second_norm, layer.second_eps);
       own_products.multiply_gated(inner, normed, layer.gate_up);

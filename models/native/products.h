@@ -61,10 +61,6 @@ WITH_DOTS inline __m512 widened(const BFloat16* from, __mmask16 lanes) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
 }
 
-WITH_DOTS inline __mmask16 first_lanes(int64_t count) {
-  return count >= kLanes ? 0xffff : count <= 0 ? 0 : (__mmask16)((1u << count) - 1);
-}
-
 template <int R, typename X, typename W>
 WITH_DOTS void multiply_rows(const Output& y, const X& x, const W* panel, int64_t count) {
   __m512 sum[R][2];
