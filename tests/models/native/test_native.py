@@ -145,7 +145,8 @@ def attended(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"), [(9, 3, 64), (4, 4, 24), (8, 1, 128), (5, 1, 256), (6, 2, 90)]
+    ("heads", "kv_heads", "dim"),
+    [(9, 3, 64), (4, 4, 24), (8, 1, 128), (5, 1, 256), (6, 2, 90), (4, 4, 32), (7, 1, 96)],
 )
 def test_attend(
     kernels: NativeKernels,
@@ -162,26 +163,43 @@ def test_attend(
     assert (ours.double() - exact).abs().max() <= 4 * TOLERANCE[dtype]
 
 
-def test_large_scores_do_not_overflow(kernels: NativeKernels) -> None:
-    keys = torch.full((40, 1, 16), 300.0)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_scores_do_not_overflow(kernels: NativeKernels, dtype: torch.dtype) -> None:
+    keys = torch.full((40, 1, 64), 300.0, dtype=dtype)
     keys[7] *= -1
-    values = torch.randn(40, 1, 16)
-    query = torch.full((1, 1, 16), 300.0)
+    values = torch.randn(40, 1, 64).to(dtype)
+    query = torch.full((1, 1, 64), 300.0, dtype=dtype)
     for sign in (1.0, -1.0):
-        out = torch.empty(1, 1, 16)
+        out = torch.empty(1, 1, 64, dtype=dtype)
         table, positions = torch.tensor([[0, 1, 0, 40, 0, 0]]), torch.tensor([39])
         kernels.attend(out, query * sign, keys, values, table, positions, 1.0, None)
-        exact = values[7] if sign < 0 else torch.cat([values[:7], values[8:]]).mean(0)
+        exact = values[7] if sign < 0 else torch.cat([values[:7], values[8:]]).float().mean(0).to(dtype)
         torch.testing.assert_close(out[0], exact)
 
 
-def test_a_request_gets_the_same_bits_in_any_company(kernels: NativeKernels, threads: int) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_are_not_numbers(kernels: NativeKernels, dtype: torch.dtype) -> None:
+    """Whoever sees one gets none; nobody else is touched."""
+    keys, values = torch.randn(80, 2, 64).to(dtype), torch.randn(80, 2, 64).to(dtype)
+    values[50, 0, 3] = torch.nan
+    query, out = torch.randn(2, 4, 64).to(dtype), torch.empty(2, 4, 64, dtype=dtype)
+    table = torch.tensor([[0, 1, 0, 40, 0, 0], [1, 1, 40, 40, 0, 0]])
+    kernels.attend(out, query, keys, values, table, torch.tensor([39, 39]), 0.2, None)
+    assert out[0].isfinite().all()
+    assert out[1, :2, 3].isnan().all()
+    assert out[1, 2:].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_request_gets_the_same_bits_in_any_company(
+    kernels: NativeKernels, threads: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
-    keys, values = torch.randn(3000, 2, 32), torch.randn(3000, 2, 32)
-    query = torch.randn(12, 4, 32)
+    keys, values = torch.randn(3000, 2, 32).to(dtype), torch.randn(3000, 2, 32).to(dtype)
+    query = torch.randn(12, 4, 32).to(dtype)
     table = torch.tensor([[0, 1, 5, 1400, 0, 0], [1, 10, 1500, 700, 0, 0], [11, 1, 2300, 9, 0, 0]])
     positions = torch.tensor([1399, *range(690, 700), 8])
-    together, alone = torch.empty(12, 4, 32), torch.empty(12, 4, 32)
+    together, alone = torch.empty(12, 4, 32, dtype=dtype), torch.empty(12, 4, 32, dtype=dtype)
     kernels.attend(together, query, keys, values, table, positions, 0.2, None)
     torch.set_num_threads(1)
     for own in table:
