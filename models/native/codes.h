@@ -93,9 +93,10 @@ WITH_DOTS inline __attribute__((always_inline)) void add_dots(__m512i& sums, __m
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));
 }
 
+// soon: half a panel that is wanted soon, or null.
 template <int R>
 WITH_DOTS inline __attribute__((always_inline)) void dot(const CodedInputs& x, const uint8_t* panel,
-                                                         __m512 (&sum)[R][2]) {
+                                                         const uint8_t* soon, __m512 (&sum)[R][2]) {
   const int64_t groups = x.groups();
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   for (int64_t g = 0; g < groups; ++g) {
@@ -107,6 +108,7 @@ WITH_DOTS inline __attribute__((always_inline)) void dot(const CodedInputs& x, c
       const __m512i first = _mm512_loadu_si512(fours), second = _mm512_loadu_si512(fours + 4 * kLanes);
       __builtin_prefetch(fours + kAhead);
       __builtin_prefetch(fours + 4 * kLanes + kAhead);
+      if (soon) __builtin_prefetch(soon + k * (kPanel / 2), 0, 2);
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         int32_t four;

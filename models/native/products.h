@@ -36,16 +36,28 @@ struct Inputs {
 
 #ifdef RESISPEC_PRODUCTS
 
-constexpr int kRows = 12;  // at a time: two sums each, and the registers are full
+constexpr int kRows = 12;  // at a time, at most: two sums each, and the registers are full
 
+// Rows that do not go in one pass go in several alike ones. The first waits for memory and the others do not, so the
+// first two ask for the next panel meanwhile, half each. pass: -1: the only one.
+inline int64_t rows_at_once(int64_t rows) { return rows > kRows ? whole(rows, whole(rows, kRows)) : kRows; }
+
+template <typename W>
+inline const W* half_next(const W* panel, int64_t size, int64_t pass) {
+  return pass == 0 || pass == 1 ? panel + kPanel * size + pass * (kPanel / 2) * size : nullptr;
+}
+
+// soon: half a panel that is wanted soon, or null.
 template <int R>
-WITH_DOTS inline __attribute__((always_inline)) void dot(const Inputs& x, const BFloat16* panel, __m512 (&sum)[R][2]) {
+WITH_DOTS inline __attribute__((always_inline)) void dot(const Inputs& x, const BFloat16* panel, const BFloat16* soon,
+                                                         __m512 (&sum)[R][2]) {
   for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   for (int64_t k = 0; k < x.size / 2; ++k) {
     const BFloat16* pairs = panel + k * 2 * kPanel;
     const __m512bh first = (__m512bh)_mm512_loadu_si512(pairs), second = (__m512bh)_mm512_loadu_si512(pairs + kPanel);
     __builtin_prefetch((const char*)pairs + kAhead);
     __builtin_prefetch((const char*)(pairs + kPanel) + kAhead);
+    if (soon) __builtin_prefetch(soon + k * kPanel, 0, 2);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       int32_t pair;
@@ -62,9 +74,9 @@ WITH_DOTS inline __m512 widened(const BFloat16* from, __mmask16 lanes) {
 }
 
 template <int R, typename X, typename W>
-WITH_DOTS void multiply_rows(const Output& y, const X& x, const W* panel, int64_t count) {
+WITH_DOTS void multiply_rows(const Output& y, const X& x, const W* panel, int64_t count, int64_t pass) {
   __m512 sum[R][2];
-  dot<R>(x, panel, sum);
+  dot<R>(x, panel, half_next(panel, x.size, pass), sum);
   for (int half = 0; half < 2; ++half) {
     const __mmask16 lanes = first_lanes(count - half * kLanes);
     const __m512 scale = y.scales ? _mm512_loadu_ps(y.scales + half * kLanes) : _mm512_set1_ps(1);
@@ -80,10 +92,11 @@ WITH_DOTS void multiply_rows(const Output& y, const X& x, const W* panel, int64_
 
 // silu(gate) * up, for the panels of both. up: its bias and scales.
 template <int R, typename X, typename W>
-WITH_DOTS void gate_rows(const Output& y, const X& x, const W* gate_panel, const W* up_panel, const Output& up) {
+WITH_DOTS void gate_rows(const Output& y, const X& x, const W* gate_panel, const W* up_panel, const Output& up,
+                         int64_t pass) {
   __m512 first[R][2], second[R][2];
-  dot<R>(x, gate_panel, first);
-  dot<R>(x, up_panel, second);
+  dot<R>(x, gate_panel, half_next(gate_panel, x.size, pass), first);
+  dot<R>(x, up_panel, half_next(up_panel, x.size, pass), second);
   for (int half = 0; half < 2; ++half)
     for (int r = 0; r < R; ++r) {
       __m512 &a = first[r][half], &b = second[r][half];
@@ -96,9 +109,9 @@ WITH_DOTS void gate_rows(const Output& y, const X& x, const W* gate_panel, const
     }
 }
 
-// Calls `body` with 1 to kRows as a constant until all rows are done.
+// Calls `body` with the number of rows that are next, 1 to kRows, as a constant.
 #define IN_ROWS(body)                                                                      \
-  switch (rows - row < kRows ? rows - row : kRows) {                                       \
+  switch (rows - row < most ? rows - row : most) {                                         \
     case 1: body(1); case 2: body(2); case 3: body(3); case 4: body(4); case 5: body(5);   \
     case 6: body(6); case 7: body(7); case 8: body(8); case 9: body(9); case 10: body(10); \
     case 11: body(11); default: body(12);                                                  \
@@ -107,23 +120,25 @@ WITH_DOTS void gate_rows(const Output& y, const X& x, const W* gate_panel, const
 // One panel's outputs of all rows.
 template <typename X, typename W>
 WITH_DOTS inline void multiply(Output y, X x, int64_t rows, const W* panel, int64_t count) {
-#define MULTIPLY(R) multiply_rows<R>(y, x, panel, count); break
-  for (int64_t row = 0; row < rows; row += kRows) {
+#define MULTIPLY(R) multiply_rows<R>(y, x, panel, count, pass); break
+  const int64_t most = rows_at_once(rows);
+  for (int64_t row = 0, pass = rows > most ? 0 : -1; row < rows; row += most, ++pass) {
     IN_ROWS(MULTIPLY)
-    y.to += kRows * y.stride;
-    if (y.added) y.added += kRows * y.stride;
-    x.skip(kRows);
+    y.to += most * y.stride;
+    if (y.added) y.added += most * y.stride;
+    x.skip(most);
   }
 #undef MULTIPLY
 }
 
 template <typename X, typename W>
 WITH_DOTS inline void multiply_gated(Output y, X x, int64_t rows, const W* gate, const W* up, const Output& of_up) {
-#define GATE(R) gate_rows<R>(y, x, gate, up, of_up); break
-  for (int64_t row = 0; row < rows; row += kRows) {
+#define GATE(R) gate_rows<R>(y, x, gate, up, of_up, pass); break
+  const int64_t most = rows_at_once(rows);
+  for (int64_t row = 0, pass = rows > most ? 0 : -1; row < rows; row += most, ++pass) {
     IN_ROWS(GATE)
-    y.to += kRows * y.stride;
-    x.skip(kRows);
+    y.to += most * y.stride;
+    x.skip(most);
   }
 #undef GATE
 }
