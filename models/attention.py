@@ -60,6 +60,10 @@ class StepContext(CacheShape):
         self.memory.write(layer, self.inputs.rows, keys[0].transpose(0, 1), values[0].transpose(0, 1))
         return keys, values
 
+    def know_rotation(self, cos: Tensor, signed: Tensor) -> None:
+        """What `rotation` is to find for ``cos`` [1, N, D]. signed: [N, D], the sines, first half negated."""
+        self._rotations[id(cos)] = (cos, cos[0][:, None], signed[:, None])
+
     def rotation(self, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Of rotary tables [1, N, D]: ``cos`` and ``sin`` with its first half negated, [N, 1, D]."""
         found = self._rotations.get(id(cos))

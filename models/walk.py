@@ -16,6 +16,7 @@ from .base import StepInputs
 from .fuse.layer import FusedLayer
 from .fuse.native import NativeLayers, NativeRuns, Watch
 from .kv import KVGeometry, KVMemory
+from .rotary import RotaryTable
 
 _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
@@ -27,14 +28,15 @@ class Walk:
         """model: a causal model whose decoder has these parts and no others."""
         self._model = model
         decoder = model.get_decoder()
-        self._embed, self._rotary, self._norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
+        self._embed, self._norm = decoder.embed_tokens, decoder.norm
+        self._rotary = RotaryTable(decoder.rotary_emb)
         self._runs = NativeRuns(decoder.layers)
 
     def run(self, step: StepContext) -> tuple[Tensor, Tensor]:
         """Logits [L, V] where they are wanted, and last hidden states [N, H], in the model's dtype."""
         inputs = step.inputs
         hidden: Tensor = self._embed.forward(inputs.token_ids)
-        rotation = self._rotary.forward(hidden[None], inputs.positions[None])
+        rotation = self._rotary.rotation(hidden, step)
         for part in self._runs.parts(_watch):
             if isinstance(part, NativeLayers):
                 hidden = _shown(part.layers[0], hidden)

@@ -60,23 +60,20 @@ class Watch(Enum):
     ALL = auto()  # the layer is joined with no others
 
 
-_State = tuple[tuple[LayerRun | None, Watch], ...]  # of each layer
-
-
 class NativeRuns:
     """The layers of a decoder, in order, those that can in one call together."""
 
     def __init__(self, layers: Sequence[FusedLayer]) -> None:
         self._layers = tuple(layers)
-        self._found: dict[_State, tuple[FusedLayer | NativeLayers, ...]] = {}  # of the last step
+        self._state: list[tuple[object, ...]] = []  # of every layer when the parts were found
+        self._parts: tuple[FusedLayer | NativeLayers, ...] = ()
 
     def parts(self, watch: Callable[[FusedLayer], Watch]) -> tuple[FusedLayer | NativeLayers, ...]:
-        """watch: who looks at a layer from outside."""
-        state = tuple((layer.quicker, watch(layer)) for layer in self._layers)
-        found = self._found.get(state)
-        if found is None:
-            self._found = {state: (found := tuple(self._join(watch)))}
-        return found
+        """watch: who looks at a layer from outside, which goes by its hooks."""
+        state = [_state(layer) for layer in self._layers]  # in every step: what it takes counts
+        if state != self._state:
+            self._state, self._parts = state, tuple(self._join(watch))
+        return self._parts
 
     def _join(self, watch: Callable[[FusedLayer], Watch]) -> Iterator[FusedLayer | NativeLayers]:
         products = native_products()
@@ -90,6 +87,11 @@ class NativeRuns:
                 joined.append(layer)
             elif layer is not None:
                 yield layer
+
+
+def _state(layer: FusedLayer) -> tuple[object, ...]:
+    before, after = layer._forward_pre_hooks, layer._forward_hooks
+    return layer.compiled, layer.native, before and tuple(before), after and tuple(after)
 
 
 def _follows(before: FusedLayer, layer: FusedLayer) -> bool:

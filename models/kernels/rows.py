@@ -22,7 +22,7 @@ class RowAttention:
         self._memory = memory
         self._inputs = inputs
         self._kernels = kernels
-        self._plans: dict[int | None, tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]] = {}
+        self._plans: dict[int | None, tuple[Tensor | None, tuple[Segment, ...], SegmentAttention | None]] = {}
         # What the table points to must live as long as it does.
         self._masks = [None if part.mask is None else part.mask.contiguous() for part in inputs.segments]
 
@@ -32,12 +32,13 @@ class RowAttention:
         count, heads, dim = query.shape
         table, long, others = self._planned(window)
         if table is None:
+            assert others is not None
             return others.attend(query, layer, scaling, window)
         if query.stride(1) != dim or query.stride(2) != 1:
             query = query.contiguous()
         out = query.new_empty(count, heads, dim)
         self._kernels.attend(out, query, keys, values, table, self._inputs.positions, scaling, window)
-        if long:
+        if others is not None:
             attended, begin = others.attend(query, layer, scaling, window), 0
             for part in long:
                 out[part.start : part.start + part.length] = attended[begin : begin + part.length]
@@ -49,14 +50,18 @@ class RowAttention:
         table, long, _ = self._planned(window)
         return None if long else table
 
-    def _planned(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
+    def _planned(
+        self, window: int | None
+    ) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention | None]:
         plan = self._plans.get(window)
         if plan is None:
             plan = self._plans[window] = self._plan(window)
         return plan
 
-    def _plan(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention]:
-        """The table of the segments for the kernel, if there are any, and the others."""
+    def _plan(
+        self, window: int | None
+    ) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention | None]:
+        """The table of the segments for the kernel, the others, and what attends these, if there are any."""
         device, dtype = self._inputs.positions.device, self._memory.geometry.dtype
         long: list[Segment] = []
         table: list[tuple[int, ...]] = []
@@ -66,5 +71,5 @@ class RowAttention:
                 continue
             masked = (0, 0) if mask is None else (mask.data_ptr(), mask.shape[1])
             table.append((part.start, part.length, part.kv_start, part.kv_length, *masked))
-        others = SegmentAttention(self._memory, replace(self._inputs, segments=tuple(long)))
+        others = SegmentAttention(self._memory, replace(self._inputs, segments=tuple(long))) if long else None
         return torch.tensor(table) if table else None, tuple(long), others
