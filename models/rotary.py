@@ -14,14 +14,15 @@ _LEAST = 1024  # positions
 
 
 class RotaryTable:
-    """What a model's rotary embedding gives, kept for the positions met so far. Not for use by two threads."""
+    """What a model's rotary embedding gives, kept for the positions met so far. Not for two threads."""
 
     def __init__(self, rotary: Any) -> None:
         """rotary: of transformers, ``(x, positions [1, N]) -> cos, sin [1, N, D]``."""
         self._rotary = rotary
         kind = getattr(rotary, "rope_type", None)  # of some families a dictionary, by kinds of layers
         self._keeps = isinstance(kind, str) and kind in _FIXED
-        self._tables = torch.empty(3, 0, 0)  # cosines, sines, and sines with their first half negated
+        # [3, P, D]: cosines, sines, and sines with their first half negated. Together, for one look-up.
+        self._table = torch.empty(3, 0, 0)
 
     def rotation(self, hidden: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
         """``cos`` and ``sin`` [1, N, D] of the step's positions, for ``hidden`` [N, H]."""
@@ -31,9 +32,9 @@ class RotaryTable:
             return cos, sin
         # A token's position is below the number of rows that it may see.
         end = max(part.kv_length for part in step.inputs.segments)
-        if end > self._tables.shape[1] or self._tables.dtype is not hidden.dtype:
-            self._tables = self._computed(max(_LEAST, 2 * end), hidden)
-        cos, sin, signed = (table.index_select(0, positions) for table in self._tables)
+        if end > self._table.shape[1] or self._table.dtype is not hidden.dtype:
+            self._table = self._computed(max(_LEAST, 2 * end), hidden)
+        cos, sin, signed = self._table.index_select(1, positions).unbind(0)
         step.know_rotation(first := cos[None], signed)
         return first, sin[None]
 
