@@ -58,9 +58,7 @@ class RowAttention:
             plan = self._plans[window] = self._plan(window)
         return plan
 
-    def _plan(
-        self, window: int | None
-    ) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention | None]:
+    def _plan(self, window: int | None) -> tuple[Tensor | None, tuple[Segment, ...], SegmentAttention | None]:
         """The table of the segments for the kernel, the others, and what attends these, if there are any."""
         device, dtype = self._inputs.positions.device, self._memory.geometry.dtype
         long: list[Segment] = []
