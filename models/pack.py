@@ -33,7 +33,7 @@ def bound_kernel_cache() -> None:
 class NativeLinear(nn.Module):
     """``y = x W^T + b`` in kernels of our own, in bfloat16. Inference only; the plain weight is not kept.
 
-    Or, with weights of 8 bits, ``y = s (C - 128) x' + b``, where ``x'`` is ``x`` rounded to 8 bits too, 64
+    Or, with weights of 8 bits, ``y = s (C - 128) x' + b``, where ``x'`` is ``x`` rounded to 8 bits too, 32
     numbers at a time: `models/native/codes.h`.
     """
 

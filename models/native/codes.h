@@ -1,7 +1,7 @@
 // Numbers of 8 bits for products: weights, and the rows that they are multiplied with.
 //
 // A weight is W = s (C - 128): a code C from 1 to 255, and one scale s for each output. A row is rounded as it
-// comes, 64 inputs at a time with a scale of their own, to t X with whole X from -127 to 127. Then
+// comes, 32 inputs at a time with a scale of their own, to t X with whole X from -127 to 127. Then
 //
 //     y_o = s_o sum over groups g of t_g ( sum over k in g of C_ok X_k  -  128 sum over k in g of X_k )
 //
@@ -27,7 +27,7 @@
 namespace {
 
 constexpr int64_t kPanel = 2 * kLanes;  // outputs
-constexpr int64_t kGroup = 64;          // inputs with a scale
+constexpr int64_t kGroup = 32;          // inputs with a scale
 constexpr int64_t kZero = 128;          // the code of a weight of 0
 constexpr int64_t kOwnRows = 24;        // a thread prepares so many for itself sooner than it waits for others
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from .library import NativeKernels, native_kernels
 
 PANEL = 32  # outputs side by side
-GROUP = 64  # inputs that are rounded with one scale, for weights of 8 bits
+GROUP = 32  # inputs that are rounded with one scale, for weights of 8 bits
 _ZERO = 128  # the code of a weight of 0
 _POINTER, _SIZE, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 
