@@ -197,7 +197,8 @@ def bench(
         typer.Option(
             metavar="KIND=PYTHON[,MODEL]",
             help="Measure over HTTP, with this server beside ours: vllm, vllm-ngram, llama.cpp or "
-            "llama.cpp-ngram, a Python that has it, and for llama.cpp a GGUF file. Repeat for several.",
+            "llama.cpp-ngram, a Python that has it, and for llama.cpp a GGUF file. Repeat for several. "
+            "none: our servers alone.",
             rich_help_panel=SERVERS,
         ),
     ] = None,
@@ -291,7 +292,10 @@ def _here(given: dict[str, Any]) -> Callable[[], bool]:
         )
     if given.get("draft") == "none":
         given["draft"] = None
-    peers = tuple(parse_peer(text) for text in given.pop("peer", ()))
+    names = given.pop("peer", None)
+    if names and "none" in names and len(names) > 1:
+        raise ConfigError("--peer none goes without other peers")
+    peers = None if not names else () if names == ["none"] else tuple(map(parse_peer, names))
     settings = BenchSettings(**_parsed(given), peers=peers)
 
     def measure() -> bool:

@@ -18,7 +18,7 @@ from .verification import bench_verification, print_verification, write_verifica
 
 def run(settings: BenchSettings) -> bool:
     """Whether everything was measured. Raises what `bench` raises, and OSError for the files."""
-    measured = bench_servers if settings.peers else bench
+    measured = bench if settings.peers is None else bench_servers
     report = measured(settings, Console(stderr=True))
     return _deliver(report, settings.json, settings.markdown, settings.plot)
 

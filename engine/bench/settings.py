@@ -62,7 +62,8 @@ class BenchSettings:
     simulate: bool = False  # say of our engines' runs, too, what the simulator makes of them
     trace: Path | None = None  # for what was kept of drafted trees
     intruder: int | None = None  # tokens of a prompt that comes into the middle of each workload
-    peers: tuple[Peer, ...] = ()  # other servers; with any, everybody is a server and measured over HTTP
+    # Other servers, if any: then everybody is a server and measured over HTTP. None: all in this process.
+    peers: tuple[Peer, ...] | None = None
     json: Path | None = None
     markdown: Path | None = None
     plot: Path | None = None
@@ -123,12 +124,12 @@ class BenchSettings:
             ),
             (self.trees and self.tree, "sweep", "a sweep has trees of its own"),
             (
-                self.peers and (self.has_variants or self.tree or self.attentions),
+                self.peers is not None and (self.has_variants or self.tree or self.attentions),
                 "peer",
                 "servers are measured as they are set up; leave out what is compared within one",
             ),
             (
-                self.peers and self.has_forms,
+                self.peers is not None and self.has_forms,
                 "prompts",
                 f"answers in forms ({', '.join(FORMS)}) are measured in this process; leave out --peer",
             ),

@@ -64,8 +64,9 @@ def bench_servers(settings: BenchSettings, console: Console) -> Report:
         launches[PLAIN + suffix] = own_server(host(), None, more)
         if settings.draft is not None:
             launches[SPECULATIVE + suffix] = own_server(host(), settings.draft, more)
-    launches |= {peer.kind: peer.launch(host()) for peer in settings.peers}
-    baselines = (PLAIN, *(peer.kind for peer in settings.peers))
+    peers = settings.peers or ()
+    launches |= {peer.kind: peer.launch(host()) for peer in peers}
+    baselines = (PLAIN, *(peer.kind for peer in peers))
     results = Results()
     ready: dict[str, float] = {}
     with ExitStack() as running:

@@ -171,6 +171,7 @@ def test_a_long_prompt_comes_into_the_middle(folder):
         (["--batch", "x"], "batch is 'x'"),
         (["--sweep", "--draft", "none"], "needs a draft"),
         (["--attention", "segments", "--peer", "vllm=python"], "--attention"),
+        (["--peer", "none", "--peer", "vllm=python"], "--peer none"),
     ],
 )
 def test_bad_options_exit_with_2(arguments, message):

@@ -219,6 +219,22 @@ def test_servers_side_by_side(folder, monkeypatch) -> None:
     assert not [p for p in psutil.Process().children(recursive=True) if SCRIPT in p.cmdline()][1:]
 
 
+def test_our_servers_alone(folder, tmp_path, monkeypatch) -> None:
+    def own(_host: Host, _draft: str | None, _more: tuple[str, ...]) -> Launch:
+        port = free_port()
+        return Launch((sys.executable, SCRIPT, str(port), ""), port, is_ours=True)
+
+    monkeypatch.setattr(runs, "own_server", own)
+    out = tmp_path / "figures.md"
+    arguments = ["bench", "--peer", "none", "--target", str(folder), "--draft", "none", "--batch", "2"]
+    arguments += ["--temperature", "0", "--prompts", "chat", "--tokens", "4", "--repeats", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--dtype", "float32", "--markdown", str(out)])
+    assert result.exit_code == 0, result.output
+    table = out.read_text()
+    assert "| plain | chat | 0 | 2 |" in table
+    assert "From start to ready: plain" in table  # a server
+
+
 def test_the_command_measures_a_url(server, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.delenv("RESISPEC_API_KEY", raising=False)
