@@ -27,7 +27,8 @@ class RotaryTable:
     def rotation(self, hidden: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
         """``cos`` and ``sin`` [1, N, D] of the step's positions, for ``hidden`` [N, H]."""
         positions = step.inputs.positions
-        if not self._keeps or positions.device.type != "cpu":
+        # A step that is recorded has no segments: what it reads may not be made anew later.
+        if not self._keeps or positions.device.type != "cpu" or not step.inputs.segments:
             cos, sin = self._rotary.forward(hidden[None], positions[None])
             return cos, sin
         # A token's position is below the number of rows that it may see.

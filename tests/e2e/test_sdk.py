@@ -155,7 +155,11 @@ def test_raw_responses(client):
 
 def test_a_deadline_ends_an_answer(client):
     answer = client.completions.create(
-        prompt="abc", model="tiny", max_tokens=4000, extra_headers={"X-Request-Timeout": "0.05"}
+        prompt="abc",
+        model="tiny",
+        max_tokens=4000,
+        extra_headers={"X-Request-Timeout": "0.05"},
+        extra_body={"ignore_eos": True},
     )
     [choice] = answer.choices
     assert (choice.finish_reason, choice.stop_reason) == ("abort", "request_timeout")

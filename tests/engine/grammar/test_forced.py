@@ -125,7 +125,9 @@ def test_a_small_step_leaves_no_room_to_run_ahead(
     tiny: Any, grammar_engine: Make, characters: Tokenizer
 ) -> None:
     """Forced tokens are candidates then, as many as the tree holds."""
-    engine = grammar_engine(characters, max_tree_nodes=4, max_num_seqs=2, max_num_batched_tokens=10)
+    engine = grammar_engine(
+        characters, max_tree_nodes=4, max_num_seqs=2, max_num_batched_tokens=10, baseline_probe_share=0.0
+    )
     ran = tiny.run(engine, [request("a")])
     assert ran.text["a"] in WORDS
     metrics = ran.last["a"].metrics.speculation
