@@ -7,6 +7,7 @@ They take bfloat16, its weights rounded to 8 bits or not, and a processor that m
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from .library import NativeKernels, native_kernels
 
 PANEL = 32  # outputs side by side
 GROUP = 32  # inputs that are rounded with one scale, for weights of 8 bits
+_ROWS_AT_ONCE = 64 * PANEL  # of a matrix that is laid out
 _ZERO = 128  # the code of a weight of 0
 _POINTER, _SIZE, _REAL, _FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 
@@ -69,6 +71,18 @@ class StepArguments(ctypes.Structure):
     )
 
 
+def _by_panels(weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of ``weight`` [outputs, K] in whole panels, and which panels: zeros fill up the last.
+
+    A few at a time, so that an output matrix, the largest of a small model, is not there a third time.
+    """
+    for first in range(0, weight.shape[0], _ROWS_AT_ONCE):
+        rows = weight[first : first + _ROWS_AT_ONCE]
+        if missing := -rows.shape[0] % PANEL:
+            rows = F.pad(rows, (0, 0, 0, missing))
+        yield slice(first // PANEL, (first + rows.shape[0]) // PANEL), rows
+
+
 class NativeProducts:
     """Every method takes contiguous bfloat16 tensors on the CPU, and does not look."""
 
@@ -84,8 +98,10 @@ class NativeProducts:
     def panels(self, weight: Tensor) -> Tensor:
         """``weight`` [outputs, K], K even, as products read it: [panels, K / 2, 32, 2]."""
         outputs, size = weight.shape
-        padded = F.pad(weight.detach(), (0, 0, 0, -outputs % PANEL))
-        return padded.view(-1, PANEL, size // 2, 2).transpose(1, 2).contiguous()
+        panels = weight.new_empty(-(-outputs // PANEL), size // 2, PANEL, 2)
+        for place, rows in _by_panels(weight.detach()):
+            panels[place] = rows.reshape(-1, PANEL, size // 2, 2).transpose(1, 2)
+        return panels
 
     def codes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """``weight`` [outputs, K], K in whole `GROUP`s, in 8 bits: ``s (C - 128)``, rounded to the nearest.
@@ -94,10 +110,16 @@ class NativeProducts:
         each output.
         """
         outputs, size = weight.shape
-        exact = F.pad(weight.detach().float(), (0, 0, 0, -outputs % PANEL))
-        scales = (exact.abs().amax(dim=1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-        codes = torch.round(exact / scales[:, None]).add_(_ZERO).to(torch.uint8)
-        return codes.view(-1, PANEL, size // 4, 4).transpose(1, 2).contiguous(), scales
+        count = -(-outputs // PANEL)
+        panels = torch.empty(count, size // 4, PANEL, 4, dtype=torch.uint8)
+        scales = torch.empty(count, PANEL)
+        for place, rows in _by_panels(weight.detach()):
+            exact = rows.float()
+            scale = (exact.abs().amax(dim=1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+            codes = torch.round(exact / scale[:, None]).add_(_ZERO).to(torch.uint8)
+            panels[place] = codes.view(-1, PANEL, size // 4, 4).transpose(1, 2)
+            scales[place] = scale.view(-1, PANEL)
+        return panels, scales.view(-1)
 
     def multiply(self, x: Tensor, matrix: MatrixArguments) -> Tensor:
         """``x W^T + b``. x: [N, K] -> [N, outputs]."""

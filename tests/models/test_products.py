@@ -50,6 +50,22 @@ def in_8_bits(x: Tensor, plain: nn.Linear) -> Tensor:
     return nn.functional.linear(rows, weight, None if bias is None else bias.double())
 
 
+@pytest.mark.parametrize("outputs", [2047, 2048, 2049, 4130])
+def test_matrices_that_are_laid_out_in_parts(outputs: int) -> None:
+    plain, found = linear(64, outputs, bias=False), native_products()
+    assert found is not None
+    panels = found.panels(plain.weight)  # [panels, K / 2, 32, 2]
+    rows = panels.transpose(1, 2).reshape(-1, 64)
+    assert torch.equal(rows[:outputs], plain.weight)
+    assert not rows[outputs:].any()
+    assert not panels.requires_grad
+    codes, scales = found.codes(plain.weight)  # [panels, K / 4, 32, 4], [32 panels]
+    weight = (codes.transpose(1, 2).reshape(-1, 64).float() - 128) * scales[:, None]
+    assert torch.equal(scales[:outputs], plain.weight.float().abs().amax(1) / 127)
+    assert ((weight[:outputs] - plain.weight.float()).abs() <= 0.51 * scales[:outputs, None]).all()
+    assert not weight[outputs:].any()
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7, 12, 13, 25, 40])
 @pytest.mark.parametrize(("size", "outputs"), [(2, 1), (64, 32), (90, 33), (576, 95), (1536, 160)])
 @pytest.mark.parametrize("bias", [False, True])
