@@ -204,7 +204,7 @@ def test_bad_speculation_is_refused(tiny: Any, speculation: SpeculationParams, p
 def test_a_tree_beyond_the_limits_is_cut_and_that_is_said(tiny: Any) -> None:
     engine = tiny.engine(tiny.model(0), same_draft(tiny), max_tree_nodes=4, max_tree_depth=2)
     wanted = SpeculationParams(max_nodes=1000, max_depth=2)
-    ran = tiny.run(engine, [Request("a", (3, 4), SamplingParams(max_tokens=9), wanted)])
+    ran = tiny.run(engine, [Request("a", (3, 4), SamplingParams(max_tokens=9, ignore_eos=True), wanted)])
     speculation = ran.last["a"].metrics.speculation
     assert speculation.notes == ("tree.max_nodes: 1000 was asked for, 4 is this server's limit",)
     assert 0 < speculation.num_draft_tokens <= 4 * speculation.num_spec_steps
